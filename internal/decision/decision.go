@@ -1,0 +1,117 @@
+// Package decision is the one engine behind every front door: credentials and request facts become subjects and limits,
+// one or two charges on the Store, and a Decision with its headers. No front door decides for itself.
+package decision
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/pegel-dev/pegel/internal/ratelimit"
+	"github.com/pegel-dev/pegel/internal/tenants"
+)
+
+// Verdict is what a decision says.
+type Verdict string
+
+// The verdicts.
+const (
+	Allow Verdict = "allow"
+	Slow  Verdict = "slow" // allow after Delay
+	Deny  Verdict = "deny"
+)
+
+// Credentials are what a request carried, before anybody looked at them. Front doors fill it from headers (ReadCredentials).
+type Credentials struct {
+	Authorization  []string // every Authorization line
+	APIKey         []string // every X-API-Key line
+	ServiceToken   []string // every X-Pegel-Service-Token line
+	Tenant, User   string   // X-Pegel-Tenant, X-Pegel-User
+	ClientKey      string   // X-Client-Key
+	IdentityPeer   bool     // the peer is a trusted proxy and PEGEL_TRUST_IDENTITY_HEADERS is on
+	MultipleValues bool     // an identity header came more than once
+}
+
+// Caller is who is asking, after Engine.Identify.
+type Caller struct {
+	// Tenant is who pays: the API key's tenant or the one named by somebody believed. Nil: nobody's request.
+	Tenant *tenants.TenantView
+	APIKey *tenants.APIKey
+	// Service is the valid service token, nil without one.
+	Service *tenants.ServiceToken
+	User    string
+	Key     string
+	// WrongAPIKey, WrongService: a credential of ours was presented and is not valid. All reasons are one.
+	WrongAPIKey, WrongService bool
+	// UnknownTenant: somebody believed named a tenant that does not exist.
+	UnknownTenant bool
+	// Address is the caller's own address, cut to its prefix; the zero Prefix when there is none (Unix socket).
+	Address netip.Prefix
+}
+
+// Hit is one request to decide on.
+type Hit struct {
+	// Tenant, User and Key name the subjects; Tenant is nil for a hit that only an address pays for.
+	Tenant    *tenants.TenantView
+	User, Key string
+	// Address pays by the address policy when it is valid.
+	Address netip.Prefix
+	// Standing of whoever is behind Address: which address limits hold.
+	Standing Standing
+	// Method and Path are facts for Match; empty: not given.
+	Method, Path string
+	// Cost in units, 0…ratelimit.MaxCost; 0 consumes nothing.
+	Cost int64
+	// Peek answers without consuming.
+	Peek bool
+	// Service is the name of the service token that sent the hit, for usage.
+	Service string
+}
+
+// Standing is what is known of the owner of an address, as the exemption rule needs it.
+type Standing uint8
+
+// The standings.
+const (
+	Anonymous     Standing = iota // nobody, or a wrong credential: every address limit
+	Authenticated                 // a valid API key: limits that apply to all
+	Exempt                        // a service token exempt from address limits: none
+)
+
+// Decision is the verdict and the numbers behind it.
+type Decision struct {
+	Verdict Verdict
+	// Shadowed: the service is in shadow mode and the verdict would have been Would.
+	Shadowed bool
+	Would    Verdict
+	ID       string // UUIDv7
+	At       time.Time
+	Tenant   string // slug, empty for an address
+	Plan     string
+	Source   ratelimit.Source
+	// Tightest is the index in Limits of the limit the top-level numbers come from; -1: no limit applies or nobody decided.
+	Tightest int
+	Limits   []LimitState
+	Delay    time.Duration // rounded to whole milliseconds
+	// CostExceeds: the cost is above the refusing limit's quota; waiting never helps.
+	CostExceeds bool
+}
+
+// LimitState is one limit's numbers in a decision.
+type LimitState struct {
+	Limit *ratelimit.Limit
+	// Quota is the one that held, overrides included.
+	Override *tenants.Override
+	State    ratelimit.CounterState
+	Source   ratelimit.Source
+	Refused  bool
+	Delay    time.Duration
+}
+
+// Errors of Decide. Every one maps to one problem.
+var (
+	// ErrClosed: a limit with on_store_failure closed holds and no store can decide.
+	ErrClosed = errors.New("no store can decide and the limit is closed")
+	// ErrSuspended: the tenant is suspended.
+	ErrSuspended = errors.New("tenant is suspended")
+)

@@ -1,0 +1,145 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/pegel-dev/pegel/internal/audit"
+	"github.com/pegel-dev/pegel/internal/ratelimit"
+)
+
+// What a repository answers besides success. Each is mapped to a problem once, in httpapi.
+var (
+	ErrNotFound = errors.New("not found")
+	// ErrConflict: the name is taken, or the object is in use.
+	ErrConflict = errors.New("conflict")
+	// ErrVersion: the object changed since the version the caller saw.
+	ErrVersion = errors.New("version does not match")
+	// ErrUnavailable: Postgres did not answer in time.
+	ErrUnavailable = errors.New("configuration store unavailable")
+)
+
+// ConflictError says what is in the way; it is an ErrConflict.
+type ConflictError struct{ Detail string }
+
+func (e *ConflictError) Error() string { return e.Detail }
+
+// Is makes errors.Is(err, ErrConflict) hold.
+func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
+
+// Page asks for a slice of a list: up to Limit items after Cursor (opaque; empty: from the start).
+type Page struct {
+	Cursor string
+	Limit  int
+}
+
+// ErrCursor is a cursor that this list did not give out.
+var ErrCursor = errors.New("unknown cursor")
+
+// List is one page; Next is empty on the last one.
+type List[T any] struct {
+	Items []T
+	Next  string
+}
+
+// Precondition is what If-Match and If-None-Match asked for.
+type Precondition struct {
+	Version int64 // 0: none was given
+	Absent  bool  // If-None-Match: *
+	Any     bool  // If-Match: *
+}
+
+// TenantPatch holds what a PATCH names; nil leaves a field as it is.
+type TenantPatch struct {
+	Name, Plan, ContactEmail *string
+	Status                   *Status
+	Metadata                 *map[string]string
+}
+
+// TenantFilter narrows a list; zero fields match all. Search is a case-insensitive part of slug or name.
+type TenantFilter struct {
+	Search, Plan string
+	Status       Status
+}
+
+// Repository stores the configuration. Every changing method takes an actor, validates nothing (callers have), writes
+// its audit entry and bumps the configuration version in one transaction, and answers within 2 s or with ErrUnavailable.
+type Repository interface {
+	ListPlans(ctx context.Context, p Page) (List[Plan], error)
+	Plan(ctx context.Context, name string) (Plan, error)
+	CreatePlan(ctx context.Context, a audit.Actor, p Plan) (Plan, error)
+	// PutPlan replaces the plan or creates an absent one (created is then true).
+	PutPlan(ctx context.Context, a audit.Actor, p Plan, pre Precondition) (plan Plan, created bool, err error)
+	DeletePlan(ctx context.Context, a audit.Actor, name string, pre Precondition) error
+
+	ListTenants(ctx context.Context, f TenantFilter, p Page) (List[Tenant], error)
+	Tenant(ctx context.Context, slug string) (Tenant, error)
+	CreateTenant(ctx context.Context, a audit.Actor, t Tenant) (Tenant, error)
+	PatchTenant(ctx context.Context, a audit.Actor, slug string, patch TenantPatch, pre Precondition) (Tenant, error)
+	DeleteTenant(ctx context.Context, a audit.Actor, slug string, pre Precondition) error
+	ResetTenant(ctx context.Context, a audit.Actor, slug string) (Tenant, error)
+
+	ListKeys(ctx context.Context, tenant string, p Page) (List[APIKey], error)
+	CreateKey(ctx context.Context, a audit.Actor, tenant string, k APIKey) (APIKey, error)
+	// RotateKey stores the successor and lets the old key live until oldExpires.
+	RotateKey(ctx context.Context, a audit.Actor, tenant, id string, successor APIKey, oldExpires time.Time) (APIKey, error)
+	RevokeKey(ctx context.Context, a audit.Actor, tenant, id string) error
+
+	ListServiceTokens(ctx context.Context, p Page) (List[ServiceToken], error)
+	CreateServiceToken(ctx context.Context, a audit.Actor, t ServiceToken) (ServiceToken, error)
+	RotateServiceToken(ctx context.Context, a audit.Actor, id string, successor ServiceToken, oldExpires time.Time) (ServiceToken, error)
+	RevokeServiceToken(ctx context.Context, a audit.Actor, id string) error
+
+	ListAdminTokens(ctx context.Context, p Page) (List[AdminToken], error)
+	CreateAdminToken(ctx context.Context, a audit.Actor, t AdminToken) (AdminToken, error)
+	RevokeAdminToken(ctx context.Context, a audit.Actor, id string) error
+
+	AddressPolicy(ctx context.Context) (AddressPolicy, error)
+	PutAddressPolicy(ctx context.Context, a audit.Actor, p AddressPolicy, pre Precondition) (AddressPolicy, error)
+
+	// Mode is the stored mode, or empty when no one has set it.
+	Mode(ctx context.Context) (ratelimit.Mode, error)
+	SetMode(ctx context.Context, a audit.Actor, m ratelimit.Mode) error
+
+	ListAudit(ctx context.Context, f audit.Filter, p Page) (List[audit.Entry], error)
+
+	// Idempotent runs change once per key: the first call stores its status and body with the request's hash, a repeat
+	// with the same hash gets them back, one with another hash gets ErrConflict. Rows live 24 h.
+	Idempotent(ctx context.Context, key string, requestHash [32]byte, change func(ctx context.Context) (status int, body []byte, err error)) (status int, body []byte, replayed bool, err error)
+}
+
+// Loader gives the Directory what changed.
+type Loader interface {
+	// Version is the current configuration version.
+	Version(ctx context.Context) (int64, error)
+	// Load reads everything that changed after since (0: everything), in one consistent snapshot.
+	Load(ctx context.Context, since int64) (Changes, error)
+}
+
+// Changes is what a Loader found. Deleted lists the ids that are gone. Full means the lists are complete and replace all.
+type Changes struct {
+	Version       int64
+	Full          bool
+	Plans         []Plan
+	Tenants       []Tenant
+	Overrides     []Override
+	APIKeys       []APIKey
+	ServiceTokens []ServiceToken
+	AdminTokens   []AdminToken
+	Networks      []Network
+	AddressPolicy *AddressPolicy // nil: unchanged
+	Mode          *ratelimit.Mode
+	// Broken names rows that could not be read; their owners get safe defaults.
+	Broken []BrokenRow
+	// Deleted ids, by kind.
+	DeletedPlans, DeletedTenants []int64
+	DeletedOverrides             []Override // tenant and limit name only
+	DeletedNetworks              []int64
+}
+
+// BrokenRow is a row that validation refused, with the reason.
+type BrokenRow struct {
+	Table, ID string
+	Err       error
+}
