@@ -1,0 +1,1 @@
+DROP TABLE admin_tokens, service_tokens, api_keys;

@@ -1,0 +1,2 @@
+DROP TABLE idempotency_keys, audit_log;
+DROP FUNCTION audit_log_is_append_only();
