@@ -140,7 +140,7 @@ func TestComposeSecretsScript(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(root, "scripts", "compose-secrets"))
 	require.NoError(t, err)
 	script := filepath.Join(dir, "scripts", "compose-secrets")
-	require.NoError(t, os.WriteFile(script, raw, 0o755)) //nolint:gosec // a script has to be executable
+	require.NoError(t, os.WriteFile(script, raw, 0o755))
 
 	read := func() map[string]string {
 		out, err := exec.Command("bash", script).CombinedOutput()
