@@ -134,7 +134,9 @@ func TestTakenPortIsAnErrorWithTheLog(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
-	port := l.Addr().(*net.TCPAddr).Port
+	tcp, ok := l.Addr().(*net.TCPAddr)
+	require.True(t, ok)
+	port := tcp.Port
 	_, err = StartRedis(t.Context(), RedisOptions{Dir: filepath.Join(testDir(t), "redis"), Port: port})
 	require.ErrorIs(t, err, errEnded)
 	require.ErrorContains(t, err, "Address already in use")

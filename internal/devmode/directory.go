@@ -44,7 +44,7 @@ func flock(path string, how int) (*DirLock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), how); err != nil { //nolint:gosec // a descriptor fits an int
+	if err := syscall.Flock(int(f.Fd()), how); err != nil {
 		_ = f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("%s: %w", filepath.Dir(path), ErrLocked)
@@ -100,7 +100,7 @@ func NewRunDir(prefix string) (*RunDir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create a run directory: %w", err)
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // Postgres, under another user, must get through
+	if err := os.Chmod(dir, 0o755); err != nil { // Postgres, under another user, must get through
 		return nil, fmt.Errorf("open the run directory to the servers: %w", err)
 	}
 	lock, err := Lock(dir)
@@ -118,7 +118,7 @@ func (r *RunDir) Close() error {
 // ownDir makes dir, or makes sure that the one that is there is a directory of uid's: names below the temporary
 // directory can be taken by anybody.
 func ownDir(dir string, uid int) error {
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // Postgres, under another user, must get through
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { // Postgres, under another user, must get through
 		return fmt.Errorf("create %s: %w", dir, err)
 	}
 	st, err := os.Lstat(dir)

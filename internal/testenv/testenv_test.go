@@ -35,8 +35,9 @@ func TestEachTestHasItsOwnMigratedDatabase(t *testing.T) {
 
 func TestRedisIsSharedWithinTheBinary(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, testenv.Redis(t), testenv.Redis(t))
-	opts, err := redis.ParseURL(testenv.Redis(t))
+	first, second := testenv.Redis(t), testenv.Redis(t)
+	require.Equal(t, first, second)
+	opts, err := redis.ParseURL(first)
 	require.NoError(t, err)
 	client := redis.NewClient(opts)
 	defer func() { require.NoError(t, client.Close()) }()
