@@ -45,7 +45,12 @@ type Caller struct {
 	WrongAPIKey, WrongService bool
 	// UnknownTenant: somebody believed named a tenant that does not exist.
 	UnknownTenant bool
-	// Address is the caller's own address, cut to its prefix; the zero Prefix when there is none (Unix socket).
+	// BadIdentity: an identity header came twice or holds no valid identifier. Nobody is charged on a guess (400).
+	BadIdentity bool
+	// Vouched: the tenant was named by somebody believed, not proven by an API key.
+	Vouched bool
+	// Address is the caller's own address with the length of the prefix it is counted by; the zero Prefix when there is
+	// none (Unix socket). Its host bits are kept for the network lists: Masked() is what is counted and shown.
 	Address netip.Prefix
 }
 
@@ -54,11 +59,12 @@ type Hit struct {
 	// Tenant, User and Key name the subjects; Tenant is nil for a hit that only an address pays for.
 	Tenant    *tenants.TenantView
 	User, Key string
-	// Address pays by the address policy when it is valid.
+	// Address pays by the address policy when it is valid; host bits are allowed (see Caller.Address).
 	Address netip.Prefix
 	// Standing of whoever is behind Address: which address limits hold.
 	Standing Standing
-	// Method and Path are facts for Match; empty: not given.
+	// Method and Path are facts for Match; empty: not given. Path is any spelling of the request's path: the engine matches
+	// its canonical form, and a path that has none (tenants.CanonicalPath) matches every pattern.
 	Method, Path string
 	// Cost in units, 0…ratelimit.MaxCost; 0 consumes nothing.
 	Cost int64
@@ -66,6 +72,8 @@ type Hit struct {
 	Peek bool
 	// Service is the name of the service token that sent the hit, for usage.
 	Service string
+	// WrongCredential: a credential of ours came with the request and is not valid. For usage.
+	WrongCredential bool
 }
 
 // Standing is what is known of the owner of an address, as the exemption rule needs it.
@@ -95,17 +103,39 @@ type Decision struct {
 	Delay    time.Duration // rounded to whole milliseconds
 	// CostExceeds: the cost is above the refusing limit's quota; waiting never helps.
 	CostExceeds bool
+	// Cost is the hit's.
+	Cost int64
+	// Held is set on the refusal that Holder's caps caused (see TooManyHeld).
+	Held bool
 }
 
 // LimitState is one limit's numbers in a decision.
 type LimitState struct {
+	// Limit is the one that held: its Quota includes the override.
 	Limit *ratelimit.Limit
-	// Quota is the one that held, overrides included.
+	// Override is the exception that set the quota, nil without one.
 	Override *tenants.Override
 	State    ratelimit.CounterState
-	Source   ratelimit.Source
-	Refused  bool
-	Delay    time.Duration
+	// Source is what decided this limit; SourceNone: nobody, State is empty.
+	Source ratelimit.Source
+	// Refused: this limit had no room. On a limit in shadow mode it is what would have happened.
+	Refused bool
+	// Delay is the slow-down or a leaky bucket's wait, rounded to whole milliseconds.
+	Delay time.Duration
+}
+
+// Utilization is used ÷ quota, 0…1; 1 for a quota of 0.
+func (s *LimitState) Utilization() float64 {
+	if s.Limit.Quota <= 0 {
+		return 1
+	}
+	return float64(s.State.Used) / float64(s.Limit.Quota)
+}
+
+// Result is one element of DecideBatch: exactly one field is set.
+type Result struct {
+	Decision *Decision
+	Err      error
 }
 
 // Errors of Decide. Every one maps to one problem.
@@ -114,4 +144,12 @@ var (
 	ErrClosed = errors.New("no store can decide and the limit is closed")
 	// ErrSuspended: the tenant is suspended.
 	ErrSuspended = errors.New("tenant is suspended")
+	// ErrNetworkDenied: the address is in the deny list.
+	ErrNetworkDenied = errors.New("network is denied")
+	// ErrUnauthorized: a wrong API key (it was counted).
+	ErrUnauthorized = errors.New("no valid credential")
+	// ErrUnknownTenant: somebody believed named a tenant that does not exist.
+	ErrUnknownTenant = errors.New("tenant is unknown")
+	// ErrBadIdentity: an identity header is ambiguous or holds no valid identifier.
+	ErrBadIdentity = errors.New("identity header is ambiguous or invalid")
 )

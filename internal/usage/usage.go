@@ -16,9 +16,16 @@ type Event struct {
 	Verdict   Verdict
 	Used      int64
 	Quota     int64
+	Cost      int64 // the hit's units before any limit's multiplier
 	At        time.Time
 	// Exempt: a service token spared it the address limits.
 	Exempt bool
+	// Shadow: the service is in shadow mode; Verdict is what it would have been, and the hit went through.
+	Shadow bool
+	// WrongCredential: a credential of ours came with it and is not valid.
+	WrongCredential bool
+	// Held: the cap on held requests refused it after it was counted as Slowed.
+	Held bool
 }
 
 // Verdict is what became of a request.

@@ -1,0 +1,215 @@
+package decision
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pegel-dev/pegel/internal/ratelimit"
+	"github.com/pegel-dev/pegel/internal/tenants"
+)
+
+// The headers that say who is asking.
+const (
+	HeaderAPIKey       = "X-Api-Key" // canonical spelling of X-API-Key
+	HeaderServiceToken = "X-Pegel-Service-Token"
+	HeaderTenant       = "X-Pegel-Tenant"
+	HeaderUser         = "X-Pegel-User"
+	HeaderClientKey    = "X-Client-Key"
+)
+
+// MaxIdentifier bounds a user's and a key's name, in bytes.
+const MaxIdentifier = 256
+
+// ReadCredentials collects what a request presents. identityPeer: the peer is a trusted proxy and
+// PEGEL_TRUST_IDENTITY_HEADERS is on.
+func ReadCredentials(h http.Header, identityPeer bool) Credentials {
+	c := Credentials{
+		Authorization: h["Authorization"],
+		APIKey:        h[HeaderAPIKey],
+		ServiceToken:  h[HeaderServiceToken],
+		IdentityPeer:  identityPeer,
+	}
+	for _, field := range [...]struct {
+		name string
+		into *string
+	}{{HeaderTenant, &c.Tenant}, {HeaderUser, &c.User}, {HeaderClientKey, &c.ClientKey}} {
+		switch lines := h[field.name]; len(lines) {
+		case 0:
+		case 1:
+			*field.into = lines[0]
+		default:
+			*field.into = lines[0]
+			c.MultipleValues = true
+		}
+	}
+	return c
+}
+
+// Presented reports whether any credential of ours came with the request, valid or not.
+func (c *Credentials) Presented() bool {
+	keys, services, _ := c.ours()
+	return len(keys)+len(services) > 0
+}
+
+// ours sorts the values that claim to be ours by what they were presented as. ambiguous: several Authorization lines, one
+// of them ours. Values that are not ours are left to the upstream.
+func (c *Credentials) ours() (keys, services []string, ambiguous bool) {
+	for _, line := range c.Authorization {
+		value, isOurs := oursIn(line)
+		if !isOurs {
+			continue
+		}
+		ambiguous = ambiguous || len(c.Authorization) > 1
+		if strings.HasPrefix(value, string(tenants.KindServiceToken)+"_") {
+			services = append(services, value)
+		} else { // an API key, or an admin token, which opens nothing here
+			keys = append(keys, value)
+		}
+	}
+	for _, line := range c.APIKey {
+		if value := strings.TrimSpace(line); tenants.IsCredential(value) {
+			keys = append(keys, value)
+		}
+	}
+	for _, line := range c.ServiceToken { // a header of ours: whatever it holds was meant as a service token
+		if value := strings.TrimSpace(line); value != "" {
+			services = append(services, value)
+		}
+	}
+	return keys, services, ambiguous
+}
+
+// oursIn finds our credential in an Authorization value: `Bearer pgx_…` in any case. A value of ours without the scheme or
+// behind another one comes back with whatever surrounds it, so that it is wrong and not somebody else's.
+func oursIn(line string) (value string, isOurs bool) {
+	line = strings.TrimSpace(line)
+	scheme, rest, found := strings.Cut(line, " ")
+	rest = strings.TrimSpace(rest)
+	if found && tenants.IsCredential(rest) {
+		if strings.EqualFold(scheme, "Bearer") {
+			return rest, true
+		}
+		return rest + " ", true
+	}
+	if tenants.IsCredential(line) {
+		return line + " ", true
+	}
+	return "", false
+}
+
+// IsOurs reports whether a header value carries a credential of ours, with or without a scheme before it. Such a value
+// never reaches an upstream.
+func IsOurs(value string) bool {
+	_, is := oursIn(value)
+	return is
+}
+
+// Identify says who is asking. Every way in which a credential can be wrong gives the same answer, and none costs a
+// look-up outside this process. addr is the caller's own address (AddressResolver.Resolve).
+func (e *Engine) Identify(c Credentials, addr netip.Prefix) Caller {
+	caller := Caller{Address: addr}
+	snapshot, now := e.directory.Snapshot(), e.now()
+	keys, services, ambiguous := c.ours()
+
+	if len(services) > 0 {
+		credential, err := tenants.ParseCredential(services[0])
+		if err == nil && len(services) == 1 && !ambiguous {
+			caller.Service, _ = snapshot.VerifyServiceToken(credential, now)
+		}
+		caller.WrongService = caller.Service == nil
+	}
+	if len(keys) > 0 {
+		credential, err := tenants.ParseCredential(keys[0])
+		if err == nil && len(keys) == 1 && !ambiguous {
+			if key, ok := snapshot.VerifyAPIKey(credential, now); ok {
+				caller.Tenant, ok = snapshot.TenantByID(key.TenantID)
+				if ok {
+					caller.APIKey = key
+				}
+			}
+		}
+		caller.WrongAPIKey = caller.APIKey == nil
+	}
+	caller.name(&c, snapshot)
+	return caller
+}
+
+// name applies the identity headers, as far as the caller is believed.
+func (c *Caller) name(creds *Credentials, snapshot *tenants.Snapshot) {
+	if c.WrongAPIKey {
+		return
+	}
+	believed := creds.IdentityPeer || c.May(tenants.MayIdentify)
+	if believed && creds.MultipleValues {
+		c.BadIdentity = true
+		return
+	}
+	if believed && creds.Tenant != "" && c.Tenant == nil { // an API key proves more than a name does
+		var found bool
+		c.Tenant, found = snapshot.Tenant(creds.Tenant)
+		c.Vouched, c.UnknownTenant = found, !found
+	}
+	if c.Tenant == nil {
+		return
+	}
+	if believed && creds.User != "" {
+		c.User = creds.User
+	}
+	switch {
+	case creds.MultipleValues:
+		c.BadIdentity = true
+	case creds.ClientKey != "":
+		c.Key = creds.ClientKey
+	case c.APIKey != nil:
+		c.Key = c.APIKey.ID
+	}
+	if !validName(c.User) || !validName(c.Key) {
+		c.BadIdentity, c.User, c.Key = true, "", ""
+	}
+}
+
+// validName is the rule of the wire contract for users and keys; empty means not given.
+func validName(s string) bool {
+	return len(s) <= MaxIdentifier && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
+}
+
+// May reports whether the caller holds a valid service token with the permission.
+func (c *Caller) May(p tenants.Permission) bool {
+	return c.Service != nil && slices.Contains(c.Service.May, p)
+}
+
+// Wrong reports whether a credential of ours was presented that is not valid.
+func (c *Caller) Wrong() bool { return c.WrongAPIKey || c.WrongService }
+
+// Standing is what the caller's own address is held to.
+func (c *Caller) Standing() Standing {
+	return standing(exemption{
+		own:           true,
+		serviceValid:  c.Service != nil,
+		serviceExempt: c.Service != nil && slices.Contains(c.Service.Exempt, ratelimit.ScopeAddress),
+		keyValid:      c.APIKey != nil,
+		keyWrong:      c.WrongAPIKey,
+		vouched:       c.Vouched,
+	})
+}
+
+// NamedStanding is what an address is held to that a service names as its client's, together with a user or key or
+// without (/v1/check).
+func NamedStanding(user, key string) Standing {
+	return standing(exemption{named: user != "" || key != ""})
+}
+
+// Hit is the caller's own request as a hit of cost 1: ping, status without arguments, forward-auth and the proxy.
+func (c *Caller) Hit(method, path string) Hit {
+	h := Hit{
+		Tenant: c.Tenant, User: c.User, Key: c.Key, Address: c.Address, Standing: c.Standing(),
+		Method: method, Path: path, Cost: 1, WrongCredential: c.Wrong(),
+	}
+	if c.Service != nil {
+		h.Service = c.Service.Name
+	}
+	return h
+}

@@ -1,0 +1,159 @@
+package decision
+
+import (
+	"net/netip"
+	"strconv"
+	"sync"
+
+	"github.com/pegel-dev/pegel/internal/ratelimit"
+	"github.com/pegel-dev/pegel/internal/tenants"
+)
+
+// preparedSnapshot keeps what a snapshot's tenants need on every hit and never changes: group names and the keys of their
+// own counters. It lives as long as the snapshot is the current one and grows by the tenants that are seen.
+type preparedSnapshot struct {
+	of      *tenants.Snapshot
+	tenants sync.Map // *tenants.TenantView → *preparedTenant
+}
+
+type preparedTenant struct {
+	group string
+	// keys are the counters of tenant-scoped limits, by index; empty for the others.
+	keys []ratelimit.Key
+}
+
+// preparedFor is the cache of a snapshot; a new snapshot starts an empty one.
+func (e *Engine) preparedFor(s *tenants.Snapshot) *preparedSnapshot {
+	p := e.prepared.Load()
+	if p == nil || p.of != s {
+		p = &preparedSnapshot{of: s}
+		e.prepared.Store(p)
+	}
+	return p
+}
+
+func (p *preparedSnapshot) tenant(t *tenants.TenantView) *preparedTenant {
+	if found, ok := p.tenants.Load(t); ok {
+		if prepared, ok := found.(*preparedTenant); ok {
+			return prepared
+		}
+	}
+	prepared := &preparedTenant{group: strconv.FormatInt(t.ID, 10), keys: make([]ratelimit.Key, len(t.Limits))}
+	for i := range t.Limits {
+		if limit := &t.Limits[i].Rule.Limit; limit.Scope == ratelimit.ScopeTenant {
+			prepared.keys[i] = ratelimit.CounterKey(ratelimit.Subject{Group: prepared.group, Generation: t.Generation, Scope: limit.Scope}, limit)
+		}
+	}
+	p.tenants.Store(t, prepared)
+	return prepared
+}
+
+// plan finds the limits that hold for a hit, and refuses it when neither group is to be asked at all.
+func (e *Engine) plan(w *work, m moment) {
+	h := &w.hit
+	w.limits, w.counters = w.inlineLimits[:0:inlineLimits], w.inlineCounters[:0:inlineLimits]
+	w.decision.At, w.decision.Cost = m.now, h.Cost
+	if h.Tenant != nil {
+		w.decision.Tenant, w.decision.Plan = h.Tenant.Slug, planName(h.Tenant)
+	}
+	switch {
+	case h.Address.IsValid() && m.snapshot.NetworkDenied(h.Address.Addr(), m.now):
+		w.err = ErrNetworkDenied
+		return
+	case h.Tenant != nil && h.Tenant.Status == tenants.Suspended:
+		w.err = ErrSuspended
+		return
+	}
+	facts := facts{method: h.Method, raw: h.Path}
+	if h.Tenant != nil {
+		w.planTenant(&facts, m)
+	}
+	w.tenantLimits = len(w.limits)
+	if h.Address.IsValid() && h.Standing != Exempt {
+		w.planAddress(&facts, m)
+	}
+}
+
+func planName(t *tenants.TenantView) string {
+	if t.Plan != nil {
+		return t.Plan.Name
+	}
+	return t.Tenant.Plan
+}
+
+// planTenant adds the limits of the plan: those of scope tenant always, of user and key when the hit names one.
+func (w *work) planTenant(f *facts, m moment) {
+	t := w.hit.Tenant
+	prepared := m.prepared.tenant(t)
+	for i := range t.Limits {
+		effective := &t.Limits[i]
+		limit := effective.LimitAt(m.now)
+		id := ""
+		switch limit.Scope {
+		case ratelimit.ScopeUser:
+			id = w.hit.User
+		case ratelimit.ScopeKey:
+			id = w.hit.Key
+		case ratelimit.ScopeTenant, ratelimit.ScopeAddress:
+		}
+		if limit.Scope == ratelimit.ScopeAddress || limit.Scope != ratelimit.ScopeTenant && id == "" || !f.match(effective.Rule) {
+			continue
+		}
+		key := prepared.keys[i]
+		if key == "" {
+			key = ratelimit.CounterKey(ratelimit.Subject{Group: prepared.group, Generation: t.Generation, Scope: limit.Scope, ID: id}, limit)
+		}
+		var override *tenants.Override
+		if limit == effective.Overridden {
+			override = effective.Override
+		}
+		w.add(limit, override, key, m.shadow)
+	}
+}
+
+// planAddress adds the limits of the address policy: all of them for anonymous hits, else those that apply to all.
+func (w *work) planAddress(f *facts, m moment) {
+	group := ""
+	for i := range m.snapshot.AddressRules {
+		rule := &m.snapshot.AddressRules[i]
+		if w.hit.Standing != Anonymous && rule.AppliesTo != tenants.AppliesToAll || !f.match(rule) {
+			continue
+		}
+		if group == "" {
+			group = addressGroupName(w.hit.Address)
+		}
+		subject := ratelimit.Subject{Group: group, Scope: ratelimit.ScopeAddress, ID: group}
+		w.add(&rule.Limit, nil, ratelimit.CounterKey(subject, &rule.Limit), m.shadow)
+	}
+}
+
+func addressGroupName(p netip.Prefix) string { return p.Masked().String() }
+
+func (w *work) add(l *ratelimit.Limit, o *tenants.Override, key ratelimit.Key, shadow bool) {
+	w.limits = append(w.limits, LimitState{Limit: l, Override: o, Source: ratelimit.SourceNone})
+	w.counters = append(w.counters, ratelimit.Counter{Key: key, Limit: l, Shadow: shadow || l.Mode == ratelimit.Shadow})
+}
+
+// facts are the request's, with the canonical path found at most once and only when a rule asks for it.
+type facts struct {
+	method, raw string
+	path        string
+	known, bad  bool
+}
+
+// match reports whether a rule holds. A path without a canonical form could be any path to the upstream: only the method
+// can still rule the limit out.
+func (f *facts) match(r *tenants.Rule) bool {
+	if r.Match.Empty() {
+		return true
+	}
+	if len(r.Match.Paths) > 0 && f.raw != "" && !f.known {
+		var ok bool
+		f.path, ok = tenants.CanonicalPath(f.raw)
+		f.known, f.bad = true, !ok
+	}
+	if f.bad {
+		return tenants.Match{Methods: r.Match.Methods}.Holds(f.method, "")
+	}
+	return r.Match.Holds(f.method, f.path)
+}

@@ -1,0 +1,59 @@
+package decision
+
+import (
+	"context"
+	"errors"
+
+	"github.com/pegel-dev/pegel/internal/problem"
+)
+
+// Admit is the whole way of a request that a client sends for itself (ping, forward-auth, the proxy): who is asking was
+// settled by Identify; a wrong API key is counted and refused, an identity that cannot be believed is refused, anything
+// else is decided. On ErrUnauthorized the decision says how the attempt was counted; when the address itself had no
+// room left, the answer is that refusal and no error. Other errors come without a decision; ProblemOf maps them.
+func (e *Engine) Admit(ctx context.Context, caller *Caller, method, path string) (*Decision, error) {
+	switch {
+	case caller.WrongAPIKey:
+		d, err := e.CountWrong(ctx, caller, method, path)
+		if err != nil || d.Verdict == Deny {
+			return d, err
+		}
+		return d, ErrUnauthorized
+	case caller.BadIdentity:
+		return nil, ErrBadIdentity
+	case caller.UnknownTenant:
+		return nil, ErrUnknownTenant
+	}
+	return e.Decide(ctx, caller.Hit(method, path))
+}
+
+// CountWrong charges a wrong credential to the address it came from, before the 401. A Deny is the answer instead of the 401.
+// A caller whose valid service token exempts it is not charged: its own address carries many tenants' mistakes.
+func (e *Engine) CountWrong(ctx context.Context, caller *Caller, method, path string) (*Decision, error) {
+	hit := caller.Hit(method, path)
+	hit.Tenant, hit.User, hit.Key, hit.WrongCredential = nil, "", "", true
+	return e.Decide(ctx, hit)
+}
+
+// ProblemOf is the one mapping of Decide's and Admit's errors to problems. ok is false for any other error, the caller's
+// own cancellation included.
+func ProblemOf(err error) (slug problem.Slug, detail string, ok bool) {
+	switch {
+	case errors.Is(err, ErrClosed):
+		return problem.StoreUnavailable, "no store can decide now and a limit that holds here is closed without one", true
+	case errors.Is(err, ErrSuspended):
+		return problem.TenantSuspended, "the tenant is suspended", true
+	case errors.Is(err, ErrNetworkDenied):
+		return problem.NetworkDenied, "the network of this address is denied", true
+	case errors.Is(err, ErrUnauthorized):
+		return problem.Unauthorized, "no valid credential", true
+	case errors.Is(err, ErrUnknownTenant):
+		return problem.NotFound, "the tenant does not exist", true
+	case errors.Is(err, ErrBadIdentity):
+		return problem.Validation, "an identity header came more than once or holds no valid identifier", true
+	}
+	return "", "", false
+}
+
+// RetryAfterClosed is the Retry-After of a 503 for ErrClosed, in seconds: about when the breakers have probed again.
+const RetryAfterClosed = 2

@@ -1,0 +1,142 @@
+package decision
+
+import (
+	"time"
+
+	"github.com/pegel-dev/pegel/internal/ratelimit"
+	"github.com/pegel-dev/pegel/internal/usage"
+)
+
+// conclude makes the decision out of what the groups answered.
+func (e *Engine) conclude(w *work, m moment) (*Decision, error) {
+	if w.err != nil {
+		return nil, w.err
+	}
+	d := &w.decision
+	d.ID = e.ids.next(m.now)
+	d.Limits = w.limits
+	if w.refused[addressGroup] && !w.all {
+		d.Limits = w.limits[w.tenantLimits:]
+	}
+	denied := w.refused[addressGroup] || w.refused[tenantGroup]
+	var delay time.Duration
+	for i := range d.Limits {
+		l := &d.Limits[i]
+		if l.Source == ratelimit.SourceNone {
+			continue
+		}
+		l.Delay = l.delay(&w.hit).Round(time.Millisecond)
+		if watches(l.Limit) {
+			continue
+		}
+		delay = max(delay, l.Delay)
+		denied = denied || m.shadow && l.Refused
+	}
+	switch {
+	case denied:
+		d.Verdict = Deny
+	case delay > 0:
+		d.Verdict, d.Delay = Slow, delay
+	default:
+		d.Verdict = Allow
+	}
+	d.Tightest = tightestOf(d.Limits, denied)
+	d.CostExceeds = denied && d.Tightest >= 0 && d.Limits[d.Tightest].State.RetryAfter == ratelimit.Never
+	d.Source = e.sourceOf(d)
+	if m.shadow && d.Verdict != Allow {
+		d.Shadowed, d.Would, d.Verdict, d.Delay, d.CostExceeds = true, d.Verdict, Allow, 0, false
+	}
+	if !w.peeks() {
+		e.record(&w.hit, d)
+	}
+	return d, nil
+}
+
+// watches reports whether a limit is never part of the verdict.
+func watches(l *ratelimit.Limit) bool { return l.Mode == ratelimit.Shadow }
+
+// delay is what a limit adds to an admitted hit: its slow-down at the utilisation after the hit, or a leaky bucket's wait.
+func (s *LimitState) delay(h *Hit) time.Duration {
+	if s.Refused || s.Limit.Quota <= 0 {
+		return 0
+	}
+	used := s.State.Used
+	if h.Peek {
+		used += s.Limit.UnitsPerHit(h.Cost) // what the hit would leave behind
+	}
+	return max(s.State.Delay, s.Limit.Slowdown.Delay(min(1, float64(used)/float64(s.Limit.Quota))))
+}
+
+// tightestOf is the index of the limit to report: of the refusing ones the one with the longest wait, else the one with the
+// highest utilisation; of equals the first. Limits that only watch and limits that nobody decided are never reported.
+func tightestOf(limits []LimitState, denied bool) int {
+	best, bestRefuses := -1, false
+	for i := range limits {
+		l := &limits[i]
+		if watches(l.Limit) || l.Source == ratelimit.SourceNone {
+			continue
+		}
+		refuses := denied && l.Refused
+		switch {
+		case best < 0, refuses && !bestRefuses:
+		case bestRefuses && !refuses:
+			continue
+		case refuses && l.State.RetryAfter <= limits[best].State.RetryAfter:
+			continue
+		case !refuses && l.Utilization() <= limits[best].Utilization():
+			continue
+		}
+		best, bestRefuses = i, refuses
+	}
+	return best
+}
+
+// sourceOf is what decided: where the tightest limit counts, else where any limit does. With limits that nobody decided it is
+// none; without limits it is the store that would have been asked.
+func (e *Engine) sourceOf(d *Decision) ratelimit.Source {
+	if d.Tightest >= 0 {
+		return d.Limits[d.Tightest].Source
+	}
+	for i := range d.Limits {
+		if d.Limits[i].Source != ratelimit.SourceNone {
+			return d.Limits[i].Source
+		}
+	}
+	if len(d.Limits) > 0 {
+		return ratelimit.SourceNone
+	}
+	return e.store.Source()
+}
+
+// record hands a decision to usage: in shadow mode with the verdict it would have been.
+func (e *Engine) record(h *Hit, d *Decision) {
+	if e.recorder == nil {
+		return
+	}
+	ev := usage.Event{
+		Tenant: d.Tenant, Plan: d.Plan, At: d.At, Exempt: h.Standing == Exempt, Cost: h.Cost,
+		Shadow: d.Shadowed, WrongCredential: h.WrongCredential, Held: d.Held,
+	}
+	if h.Tenant != nil {
+		ev.TenantID = h.Tenant.ID
+	}
+	verdict := d.Verdict
+	if d.Shadowed {
+		verdict = d.Would
+	}
+	switch verdict {
+	case Slow:
+		ev.Verdict = usage.Slowed
+	case Deny:
+		ev.Verdict, ev.Service = usage.Refused, h.Service
+	case Allow:
+		ev.Verdict = usage.Allowed
+	}
+	if t := d.tightest(); t != nil {
+		ev.LimitName, ev.Used, ev.Quota = t.Limit.Name, t.State.Used, t.Limit.Quota
+		if verdict == Deny && t.Limit.Scope == ratelimit.ScopeAddress {
+			ev.Address = h.Address.Masked().String()
+		}
+	}
+	e.recorder.Record(ev)
+}
