@@ -124,8 +124,18 @@ func (l *Limit) Span() time.Duration {
 // MaxSpan bounds how long a bucket may take to refill; validation refuses slower ones.
 const MaxSpan = 10 * MaxWindow
 
-// UnitsPerHit is what one hit of the given cost takes from this limit.
-func (l *Limit) UnitsPerHit(cost int64) int64 { return cost * max(1, l.Cost) }
+// UnitsPerHit is what one hit of the given cost takes from this limit: at most MaxQuota + 1, which fits no quota and
+// overflows nothing.
+func (l *Limit) UnitsPerHit(cost int64) int64 {
+	if cost <= 0 {
+		return 0
+	}
+	factor := max(1, l.Cost)
+	if factor > (MaxQuota+1)/cost {
+		return MaxQuota + 1
+	}
+	return cost * factor
+}
 
 // String names the limit with its numbers, as operators read it.
 func (l *Limit) String() string {

@@ -1,0 +1,169 @@
+package storetest
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pegel-dev/pegel/internal/ratelimit"
+)
+
+// segments is the reference of a Segmented store: what README.md says of Postgres, in the plainest form, for one
+// goroutine. Fixed windows are kept by ratelimit.Memory's rules.
+type segments struct {
+	now  func() int64
+	rows map[ratelimit.Key]map[int64]int64 // start → units
+}
+
+func newSegments(now func() int64) *segments {
+	return &segments{now: now, rows: make(map[ratelimit.Key]map[int64]int64)}
+}
+
+func (*segments) Source() ratelimit.Source { return ratelimit.SourcePostgres }
+
+func (m *segments) Decide(_ context.Context, charges []ratelimit.Charge, out []ratelimit.Outcome) error {
+	for i := range charges {
+		out[i] = m.charge(&charges[i])
+	}
+	return nil
+}
+
+// gauge is one counter read at one time.
+type gauge struct {
+	limit        *ratelimit.Limit
+	units        int64
+	rows         map[int64]int64
+	live         []int64 // starts, oldest first
+	used         int64
+	span, length int64 // of the whole and of one row, µs
+	most         int64 // the quota that decides
+	now          int64
+}
+
+func (m *segments) gauge(c *ratelimit.Counter, cost int64) *gauge {
+	l := c.Limit
+	g := &gauge{limit: l, units: l.UnitsPerHit(cost), rows: m.rows[c.Key], now: m.now(), most: l.Quota}
+	switch {
+	case l.Algorithm == ratelimit.FixedWindow:
+		g.span = l.Window.Microseconds()
+		g.length = g.span
+	default:
+		g.span = max(l.Span(), time.Second).Microseconds()
+		g.length = g.span / 8
+	}
+	if l.Algorithm.Bucket() {
+		g.most = max(l.Quota, int64(float64(l.Refill.Units)*1e6/float64(l.Refill.Every.Microseconds())))
+	}
+	for start, units := range g.rows {
+		live := start+g.length > g.now-g.span && start <= g.now+g.span+g.length
+		if l.Algorithm == ratelimit.FixedWindow {
+			live = start == g.start()
+		}
+		if live && units > 0 {
+			g.live = append(g.live, start)
+			g.used += units
+		}
+	}
+	slices.Sort(g.live)
+	return g
+}
+
+// start is where the row of now begins.
+func (g *gauge) start() int64 { return g.now / g.length * g.length }
+
+// leaves is when a row stops counting.
+func (g *gauge) leaves(start int64) int64 {
+	if g.limit.Algorithm == ratelimit.FixedWindow {
+		return start + g.length
+	}
+	return start + g.length + g.span
+}
+
+func (g *gauge) fit(hits int64) int64 {
+	switch {
+	case g.limit.Quota <= 0 || g.units > g.limit.Quota:
+		return 0
+	case g.units == 0:
+		return hits
+	}
+	return min(hits, max(0, g.most-g.used)/g.units)
+}
+
+func (m *segments) charge(c *ratelimit.Charge) ratelimit.Outcome {
+	out := ratelimit.Outcome{Source: m.Source(), Admitted: c.Hits, Counters: make([]ratelimit.CounterState, len(c.Counters))}
+	gauges := make([]*gauge, len(c.Counters))
+	for i := range c.Counters {
+		gauges[i] = m.gauge(&c.Counters[i], c.Cost)
+		if !c.Counters[i].Shadow && c.Kind != ratelimit.Refund {
+			out.Admitted = min(out.Admitted, gauges[i].fit(c.Hits))
+		}
+	}
+	for i, g := range gauges {
+		key := c.Counters[i].Key
+		charged := int64(0)
+		let := min(out.Admitted, g.fit(c.Hits))
+		switch {
+		case c.Kind == ratelimit.Refund:
+			m.refund(key, g, c.Hits)
+		case c.Kind == ratelimit.Take && c.Cost > 0 && let > 0:
+			charged = let
+			if m.rows[key] == nil {
+				m.rows[key] = make(map[int64]int64)
+			}
+			m.rows[key][g.start()] += charged * g.units
+		}
+		before := g.used
+		g = m.gauge(&c.Counters[i], c.Cost)
+		out.Counters[i] = g.state()
+		out.Counters[i].Charged = charged
+		if g.limit.Algorithm == ratelimit.LeakyBucket && c.Kind != ratelimit.Refund && let > 0 {
+			out.Counters[i].Delay = drain(g.limit, before)
+			out.Counters[i].DelayStep = drain(g.limit, g.units)
+		}
+	}
+	return out
+}
+
+// refund takes from the oldest live rows first.
+func (m *segments) refund(key ratelimit.Key, g *gauge, hits int64) {
+	units := hits * g.units
+	for _, start := range g.live {
+		off := min(g.rows[start], units)
+		m.rows[key][start] -= off
+		units -= off
+	}
+}
+
+func (g *gauge) state() ratelimit.CounterState {
+	s := ratelimit.CounterState{Used: min(g.used, g.limit.Quota), Effective: ratelimit.SlidingWindowSegments}
+	if g.limit.Algorithm == ratelimit.FixedWindow {
+		s.Effective = ratelimit.FixedWindow
+	}
+	s.Remaining = g.limit.Quota - s.Used
+	if n := len(g.live); n > 0 {
+		s.ResetAfter = time.Duration(g.leaves(g.live[n-1])-g.now) * time.Microsecond
+	}
+	if g.limit.Quota <= 0 || g.units > g.limit.Quota {
+		s.RetryAfter = ratelimit.Never
+		return s
+	}
+	left := g.used
+	for _, start := range g.live {
+		if g.units == 0 || left+g.units <= g.most {
+			break
+		}
+		left -= g.rows[start]
+		s.RetryAfter = time.Duration(g.leaves(start)-g.now) * time.Microsecond
+	}
+	return s
+}
+
+// drain is how long a bucket's outflow takes for so many units.
+func drain(l *ratelimit.Limit, units int64) time.Duration {
+	us := float64(units) * float64(l.Refill.Every.Microseconds()) / float64(l.Refill.Units)
+	d := time.Duration(us)
+	if float64(d) < us {
+		d++
+	}
+	return min(d*time.Microsecond, ratelimit.MaxSpan)
+}
