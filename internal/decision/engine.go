@@ -41,7 +41,7 @@ type Engine struct {
 	log        *slog.Logger
 
 	ids      *idSource
-	prepared atomic.Pointer[preparedSnapshot]
+	prepared atomic.Pointer[preparedTenants]
 	status   statusCache
 	// lastComplaint is when an undecidable charge was last logged, in Unix seconds: one line a second, whatever the traffic.
 	lastComplaint atomic.Int64
@@ -118,7 +118,7 @@ func (e *Engine) DecideBatch(ctx context.Context, hits []Hit) []Result {
 // moment is everything that must be the same throughout one decision.
 type moment struct {
 	snapshot *tenants.Snapshot
-	prepared *preparedSnapshot
+	prepared *preparedTenants
 	now      time.Time
 	shadow   bool
 }

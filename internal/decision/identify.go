@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/tenants"
@@ -19,9 +18,6 @@ const (
 	HeaderUser         = "X-Pegel-User"
 	HeaderClientKey    = "X-Client-Key"
 )
-
-// MaxIdentifier bounds a user's and a key's name, in bytes.
-const MaxIdentifier = 256
 
 // ReadCredentials collects what a request presents. identityPeer: the peer is a trusted proxy and
 // PEGEL_TRUST_IDENTITY_HEADERS is on.
@@ -166,14 +162,9 @@ func (c *Caller) name(creds *Credentials, snapshot *tenants.Snapshot) {
 	case c.APIKey != nil:
 		c.Key = c.APIKey.ID
 	}
-	if !validName(c.User) || !validName(c.Key) {
+	if c.User != "" && !tenants.ValidIdentifier(c.User) || c.Key != "" && !tenants.ValidIdentifier(c.Key) {
 		c.BadIdentity, c.User, c.Key = true, "", ""
 	}
-}
-
-// validName is the rule of the wire contract for users and keys; empty means not given.
-func validName(s string) bool {
-	return len(s) <= MaxIdentifier && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
 }
 
 // May reports whether the caller holds a valid service token with the permission.

@@ -4,16 +4,19 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/tenants"
 )
 
-// preparedSnapshot keeps what a snapshot's tenants need on every hit and never changes: group names and the keys of their
-// own counters. It lives as long as the snapshot is the current one and grows by the tenants that are seen.
-type preparedSnapshot struct {
-	of      *tenants.Snapshot
-	tenants sync.Map // *tenants.TenantView → *preparedTenant
+// preparedTenants keeps what never changes of a tenant's view and is needed on every hit: its group's name and the keys of
+// its own counters. A new configuration version starts an empty one, and so does one that has grown to twice the tenants
+// there are (a full reload makes new views under the same version).
+type preparedTenants struct {
+	version int64
+	size    atomic.Int64
+	views   sync.Map // *tenants.TenantView → *preparedTenant
 }
 
 type preparedTenant struct {
@@ -22,18 +25,21 @@ type preparedTenant struct {
 	keys []ratelimit.Key
 }
 
-// preparedFor is the cache of a snapshot; a new snapshot starts an empty one.
-func (e *Engine) preparedFor(s *tenants.Snapshot) *preparedSnapshot {
+// preparedSlack is how many views a small installation may hold beyond twice its tenants.
+const preparedSlack = 64
+
+// preparedFor is the cache that goes with a snapshot.
+func (e *Engine) preparedFor(s *tenants.Snapshot) *preparedTenants {
 	p := e.prepared.Load()
-	if p == nil || p.of != s {
-		p = &preparedSnapshot{of: s}
+	if p == nil || p.version != s.Version || p.size.Load() > int64(2*s.TenantCount()+preparedSlack) {
+		p = &preparedTenants{version: s.Version}
 		e.prepared.Store(p)
 	}
 	return p
 }
 
-func (p *preparedSnapshot) tenant(t *tenants.TenantView) *preparedTenant {
-	if found, ok := p.tenants.Load(t); ok {
+func (p *preparedTenants) tenant(t *tenants.TenantView) *preparedTenant {
+	if found, ok := p.views.Load(t); ok {
 		if prepared, ok := found.(*preparedTenant); ok {
 			return prepared
 		}
@@ -44,7 +50,8 @@ func (p *preparedSnapshot) tenant(t *tenants.TenantView) *preparedTenant {
 			prepared.keys[i] = ratelimit.CounterKey(ratelimit.Subject{Group: prepared.group, Generation: t.Generation, Scope: limit.Scope}, limit)
 		}
 	}
-	p.tenants.Store(t, prepared)
+	p.views.Store(t, prepared)
+	p.size.Add(1)
 	return prepared
 }
 

@@ -21,13 +21,13 @@ const (
 // changes.
 type statusCache struct {
 	mu      sync.Mutex
-	of      *tenants.Snapshot
+	version int64
 	since   time.Time
 	answers map[statusKey]*Decision
 }
 
 type statusKey struct {
-	tenant       int64
+	tenant       *tenants.TenantView
 	user, key    string
 	address      netip.Prefix
 	standing     Standing
@@ -37,8 +37,8 @@ type statusKey struct {
 func (c *statusCache) get(k *statusKey, m *moment) (*Decision, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if age := m.now.Sub(c.since); c.of != m.snapshot || age < 0 || age >= statusAge {
-		c.of, c.since, c.answers = m.snapshot, m.now, make(map[statusKey]*Decision)
+	if age := m.now.Sub(c.since); c.answers == nil || c.version != m.snapshot.Version || age < 0 || age >= statusAge {
+		c.version, c.since, c.answers = m.snapshot.Version, m.now, make(map[statusKey]*Decision)
 		return nil, false
 	}
 	d, ok := c.answers[*k]
@@ -48,7 +48,7 @@ func (c *statusCache) get(k *statusKey, m *moment) (*Decision, bool) {
 func (c *statusCache) put(k *statusKey, m *moment, d *Decision) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.of == m.snapshot && len(c.answers) < statusSize {
+	if c.version == m.snapshot.Version && c.answers != nil && len(c.answers) < statusSize {
 		c.answers[*k] = d
 	}
 }
@@ -58,10 +58,7 @@ func (c *statusCache) put(k *statusKey, m *moment, d *Decision) {
 func (e *Engine) Status(ctx context.Context, h Hit) (*Decision, error) {
 	m := e.moment()
 	h.Cost, h.Peek = 1, true
-	k := statusKey{user: h.User, key: h.Key, address: h.Address, standing: h.Standing, method: h.Method, path: h.Path}
-	if h.Tenant != nil {
-		k.tenant = h.Tenant.ID
-	}
+	k := statusKey{tenant: h.Tenant, user: h.User, key: h.Key, address: h.Address, standing: h.Standing, method: h.Method, path: h.Path}
 	if d, ok := e.status.get(&k, &m); ok {
 		return d, nil
 	}

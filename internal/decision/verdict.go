@@ -132,11 +132,27 @@ func (e *Engine) record(h *Hit, d *Decision) {
 	case Allow:
 		ev.Verdict = usage.Allowed
 	}
-	if t := d.tightest(); t != nil {
+	t := d.tightest()
+	if t != nil && verdict == Deny && t.Limit.Scope == ratelimit.ScopeAddress {
+		ev.Address = h.Address.Masked().String()
+	}
+	if h.Tenant != nil { // an address's limits say nothing about how high its tenant stands
+		t = tenantTightest(d.Limits, verdict == Deny)
+	}
+	if t != nil {
 		ev.LimitName, ev.Used, ev.Quota = t.Limit.Name, t.State.Used, t.Limit.Quota
-		if verdict == Deny && t.Limit.Scope == ratelimit.ScopeAddress {
-			ev.Address = h.Address.Masked().String()
-		}
 	}
 	e.recorder.Record(ev)
+}
+
+// tenantTightest is the tightest of the limits that are not an address's; they come first.
+func tenantTightest(limits []LimitState, denied bool) *LimitState {
+	n := 0
+	for n < len(limits) && limits[n].Limit.Scope != ratelimit.ScopeAddress {
+		n++
+	}
+	if i := tightestOf(limits[:n], denied); i >= 0 {
+		return &limits[i]
+	}
+	return nil
 }

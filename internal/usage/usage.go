@@ -1,4 +1,6 @@
-// Package usage counts what every decision did, per tenant and limit, in this process.
+// Package usage counts what every decision did, per tenant, in this process: for the dashboard and GET /admin/rate-limits.
+// Record is safe for concurrent use and never waits for anything but a tenant's own numbers. It depends on nothing that can
+// be away; what it knows is gone when the process ends, and each replica knows only what it decided itself.
 package usage
 
 import (
@@ -12,7 +14,7 @@ type Event struct {
 	Plan      string
 	Address   string // set when the address refused
 	Service   string // service token name, set when it was refused
-	LimitName string // the tightest limit
+	LimitName string // the tightest limit; of a tenant's event the tightest of its own, empty when none was asked
 	Verdict   Verdict
 	Used      int64
 	Quota     int64
