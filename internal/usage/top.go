@@ -31,8 +31,8 @@ type Refusals struct {
 	Count, Error int64
 }
 
-// View is the answer to "who is using what".
-type View struct {
+// Top is the answer to "who is using what".
+type Top struct {
 	// Tenants are those with hits in the last 60 s: highest utilisation first, then most hits, then by name.
 	Tenants []TenantUsage
 	// Anonymous is the traffic that no tenant pays for.
@@ -46,8 +46,8 @@ type View struct {
 }
 
 // Top is the n biggest consumers of the last 60 s, the n most refused addresses and the n most refused service tokens.
-func (a *Aggregator) Top(n int, now time.Time) View {
-	v := View{Dropped: a.Dropped()}
+func (a *Aggregator) Top(n int, now time.Time) Top {
+	v := Top{Dropped: a.Dropped()}
 	for i := range a.anonymous {
 		shard := a.anonymous[i].view(now).Last60s
 		v.Anonymous.add(&shard)
