@@ -78,29 +78,38 @@ func (c *Credentials) ours() (keys, services []string, ambiguous bool) {
 	return keys, services, ambiguous
 }
 
-// oursIn finds our credential in an Authorization value: `Bearer pgx_…` in any case. A value of ours without the scheme or
-// behind another one comes back with whatever surrounds it, so that it is wrong and not somebody else's.
+// oursIn finds our credential in an Authorization value: `Bearer pgx_…`, the scheme in any case. One that stands there in any
+// other way comes back with a mark that makes it malformed: it was meant for us and is wrong, and not somebody else's.
 func oursIn(line string) (value string, isOurs bool) {
 	line = strings.TrimSpace(line)
-	scheme, rest, found := strings.Cut(line, " ")
-	rest = strings.TrimSpace(rest)
-	if found && tenants.IsCredential(rest) {
-		if strings.EqualFold(scheme, "Bearer") {
+	if scheme, rest, _ := strings.Cut(line, " "); strings.EqualFold(scheme, "Bearer") {
+		if rest = strings.TrimSpace(rest); tenants.IsCredential(rest) {
 			return rest, true
 		}
-		return rest + " ", true
 	}
-	if tenants.IsCredential(line) {
-		return line + " ", true
+	if at := credentialAt(line); at >= 0 {
+		return line[at:] + " ", true
 	}
 	return "", false
 }
 
-// IsOurs reports whether a header value carries a credential of ours, with or without a scheme before it. Such a value
-// never reaches an upstream.
-func IsOurs(value string) bool {
-	_, is := oursIn(value)
-	return is
+// IsOurs reports whether a header value carries a credential of ours: one of its words, between white space or commas, starts
+// with pgk_, pgs_ or pga_. Such a value never reaches an upstream.
+func IsOurs(value string) bool { return credentialAt(value) >= 0 }
+
+// credentialAt is where in a header value a credential of ours starts, -1 for nowhere.
+func credentialAt(value string) int {
+	for from := 0; ; {
+		i := strings.Index(value[from:], "pg")
+		if i < 0 {
+			return -1
+		}
+		at := from + i
+		if (at == 0 || strings.IndexByte(" \t,", value[at-1]) >= 0) && tenants.IsCredential(value[at:]) {
+			return at
+		}
+		from = at + 2
+	}
 }
 
 // Identify says who is asking. Every way in which a credential can be wrong gives the same answer, and none costs a

@@ -1,0 +1,247 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/pegel-dev/pegel/internal/decision"
+	"github.com/pegel-dev/pegel/internal/problem"
+	"github.com/pegel-dev/pegel/internal/tenants"
+)
+
+// Config is what a proxy needs.
+type Config struct {
+	Engine    *decision.Engine
+	Addresses *decision.AddressResolver
+	Holder    *decision.Holder
+	// Upstream is where requests go: http or https, with a host, an optional path before every request's own, and nothing else.
+	Upstream *url.URL
+	// TrustIdentityHeaders believes X-Pegel-Tenant and X-Pegel-User from trusted proxies.
+	TrustIdentityHeaders bool
+	// Transport reaches the upstream; nil: NewTransport(0).
+	Transport http.RoundTripper
+	Log       *slog.Logger
+}
+
+// Proxy is the front door. New makes one.
+type Proxy struct {
+	engine        *decision.Engine
+	addresses     *decision.AddressResolver
+	holder        *decision.Holder
+	upstream      url.URL
+	trustIdentity bool
+	reverse       httputil.ReverseProxy
+	log           *slog.Logger
+}
+
+// New checks the configuration and builds the front door.
+func New(cfg Config) (http.Handler, error) {
+	switch u := cfg.Upstream; {
+	case u == nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return nil, errors.New("proxy upstream must be an http or https URL with a host")
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return nil, errors.New("proxy upstream must not have credentials, a query or a fragment")
+	case cfg.Engine == nil || cfg.Addresses == nil || cfg.Holder == nil:
+		return nil, errors.New("proxy needs an engine, an address resolver and a holder")
+	}
+	p := &Proxy{
+		engine: cfg.Engine, addresses: cfg.Addresses, holder: cfg.Holder, upstream: *cfg.Upstream,
+		trustIdentity: cfg.TrustIdentityHeaders, log: cfg.Log,
+	}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	transport := cfg.Transport
+	if transport == nil {
+		transport = NewTransport(0)
+	}
+	p.reverse = httputil.ReverseProxy{
+		Rewrite:        p.rewrite,
+		ModifyResponse: modifyResponse,
+		ErrorHandler:   p.upstreamFailed,
+		Transport:      transport,
+		FlushInterval:  -1, // every write goes out at once: event streams and long polls
+		BufferPool:     &bufferPool{},
+		ErrorLog:       slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
+	}
+	return p, nil
+}
+
+// DefaultResponseTimeout is how long an upstream may take to begin its answer.
+const DefaultResponseTimeout = 60 * time.Second
+
+// NewTransport makes a transport for an upstream that begins its answers within responseTimeout (0: the default). It uses no
+// proxy of the environment and leaves encodings alone; a started answer may take as long as it likes.
+func NewTransport(responseTimeout time.Duration) *http.Transport {
+	if responseTimeout <= 0 {
+		responseTimeout = DefaultResponseTimeout
+	}
+	return &http.Transport{
+		DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		ForceAttemptHTTP2:     true,
+		DisableCompression:    true,
+		MaxIdleConns:          1024,
+		MaxIdleConnsPerHost:   256,
+		IdleConnTimeout:       90 * time.Second,
+		TLSHandshakeTimeout:   10 * time.Second,
+		ExpectContinueTimeout: time.Second,
+		ResponseHeaderTimeout: responseTimeout,
+	}
+}
+
+// exchange is what the parts of one forwarded request share.
+type exchange struct {
+	decision  *decision.Decision
+	requestID string
+	path      string // escaped, as it is forwarded
+	client    string // the client's address, empty when it has none
+	trusted   bool   // the peer is a trusted proxy
+}
+
+type exchangeKey struct{}
+
+func exchangeOf(ctx context.Context) *exchange {
+	x, _ := ctx.Value(exchangeKey{}).(*exchange)
+	return x
+}
+
+// ServeHTTP decides, holds and forwards.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &exchange{requestID: requestID(r)}
+	raw := r.URL.EscapedPath()
+	if raw == "" && r.URL.Host != "" { // absolute form without a path
+		raw = "/"
+	}
+	matched, ok := tenants.CanonicalPath(raw)
+	if ok {
+		x.path, ok = forwardedPath(raw)
+	}
+	switch {
+	case r.Method == http.MethodConnect:
+		p.refuse(w, x, problem.New(problem.MethodNotAllowed, "this is not a forward proxy", x.requestID))
+		return
+	case !ok:
+		p.refuse(w, x, problem.New(problem.Validation, "the path has no canonical form", x.requestID))
+		return
+	}
+	address, trusted := p.addresses.Resolve(r)
+	if x.trusted = trusted; address.IsValid() {
+		x.client = address.Addr().String()
+	}
+	caller := p.engine.Identify(decision.ReadCredentials(r.Header, trusted && p.trustIdentity), address)
+
+	d, err := p.engine.Admit(r.Context(), &caller, r.Method, matched)
+	if err != nil {
+		p.notDecided(w, r, x, err)
+		return
+	}
+	if x.decision = d; d.Verdict == decision.Deny {
+		p.denied(w, x)
+		return
+	}
+	if d.Delay > 0 {
+		done, held := p.hold(w, r, x, &caller, matched)
+		defer done()
+		if !held {
+			return
+		}
+	}
+	onlyWebSockets(r.Header)
+	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
+}
+
+// hold keeps a slowed request for its delay. held is false when it was answered or its client has left; done must be called
+// when the request is over.
+func (p *Proxy) hold(w http.ResponseWriter, r *http.Request, x *exchange, caller *decision.Caller, matched string) (done func(), held bool) {
+	release, ok := p.holder.Acquire(caller.HoldKey())
+	if !ok {
+		hit := caller.Hit(r.Method, matched)
+		x.decision = p.engine.TooManyHeld(&hit, x.decision)
+		p.denied(w, x)
+		return func() {}, false
+	}
+	defer release()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	early := readEarly(w, r, cancel)
+	if err := p.holder.Hold(ctx, x.decision.Delay); err != nil {
+		early.stop()
+		panic(http.ErrAbortHandler) // the client has left: there is nobody to answer
+	}
+	early.release()
+	return early.stop, true
+}
+
+// denied answers a 429. The body of the request has not been read.
+func (p *Proxy) denied(w http.ResponseWriter, x *exchange) {
+	decision.WriteHeaders(w.Header(), x.decision)
+	w.Header().Set("X-Request-Id", x.requestID)
+	problem.Write(w, http.StatusTooManyRequests, decision.Denied(x.decision, x.requestID))
+}
+
+// notDecided answers what Admit could not or would not decide.
+func (p *Proxy) notDecided(w http.ResponseWriter, r *http.Request, x *exchange, err error) {
+	slug, detail, ok := decision.ProblemOf(err)
+	if !ok {
+		if r.Context().Err() != nil {
+			panic(http.ErrAbortHandler) // the client has left
+		}
+		p.log.LogAttrs(r.Context(), slog.LevelError, "no decision", slog.String("error", err.Error()), slog.String("request_id", x.requestID))
+		slug, detail = problem.Internal, "the request could not be decided"
+	}
+	switch slug {
+	case problem.Unauthorized:
+		w.Header().Set("WWW-Authenticate", `Bearer realm="pegel"`)
+	case problem.StoreUnavailable:
+		w.Header().Set("Retry-After", strconv.Itoa(decision.RetryAfterClosed))
+	default:
+	}
+	p.refuse(w, x, problem.New(slug, detail, x.requestID))
+}
+
+func (p *Proxy) refuse(w http.ResponseWriter, x *exchange, body problem.Problem) {
+	w.Header().Set("X-Request-Id", x.requestID)
+	problem.Write(w, body.Status, body)
+}
+
+// upstreamFailed answers for an upstream that did not: 504 when it was too slow, else 502, under the slug internal (it is
+// nothing that the client could mend). The hit stays charged.
+func (p *Proxy) upstreamFailed(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
+		panic(http.ErrAbortHandler) // the client has left
+	}
+	x := exchangeOf(r.Context())
+	status := http.StatusBadGateway
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		status = http.StatusGatewayTimeout
+	}
+	p.log.LogAttrs(r.Context(), slog.LevelWarn, "upstream failed",
+		slog.String("error", err.Error()), slog.Int("status", status), slog.String("request_id", x.requestID))
+	body := problem.New(problem.Internal, "the service behind this proxy did not answer", x.requestID)
+	body.Status, body.Title = status, http.StatusText(status)
+	decision.WriteHeaders(w.Header(), x.decision)
+	p.refuse(w, x, body)
+}
+
+// bufferPool lends the 32 KiB that copying an answer takes.
+type bufferPool struct{ pool sync.Pool }
+
+const bufferSize = 32 << 10
+
+func (b *bufferPool) Get() []byte {
+	if buf, ok := b.pool.Get().(*[bufferSize]byte); ok {
+		return buf[:]
+	}
+	return make([]byte, bufferSize)
+}
+
+func (b *bufferPool) Put(buf []byte) { b.pool.Put((*[bufferSize]byte)(buf)) }
