@@ -1,3 +1,3 @@
 DROP FUNCTION rate_limit_decide(
-    bigint, integer[], integer[], bigint[], integer[], text[], bigint[], bigint[], bigint[], bigint[], boolean[]);
+    bigint, text, integer[], integer[], bigint[], integer[], text[], bigint[], bigint[], bigint[], bigint[], integer[], boolean[]);
 DROP TABLE rate_limit_windows;

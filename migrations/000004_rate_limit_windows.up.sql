@@ -26,21 +26,24 @@ COMMENT ON TABLE rate_limit_windows IS
 -- Settles charges in order. Times are µs since the epoch.
 --
 --   p_now       the clock; NULL = clock_timestamp(), read once, after the locks: time then never runs backward within a counter
+--   p_patience  how long to wait for each lock, as lock_timeout reads it
 --   p_locks     advisory locks to hold, one per counter that may be written, distinct and ascending: all callers take them in
---               one order, and nothing else here waits, so no two calls can deadlock
+--               one order, and nothing else here waits for another caller, so no two calls can deadlock
 --   per charge  kind (0 take, 1 peek, 2 refund), hits, number of counters
---   per counter key, quota, units per hit, span, segment length, shadow. span 0 = fixed window: only its newest row counts.
---               For a refund, units are those to give back in all and hits is 1
+--   per counter key, quota, units per hit, span, segment length, how many rows count (1 = the newest only: a fixed window),
+--               shadow. For a refund, units are those to give back in all and hits is 1
 --
--- Returns one row per counter, in order: the clock, the hits its charge admitted, those of them that this counter let pass, and its live rows
--- after that, oldest first.
+-- Returns, charge by charge, first one row per counter as it was found: the clock, and its live rows, newest first. Then one
+-- row per counter of what was done: the row that was added to, the hits the charge admitted, and those of them that this
+-- counter let pass.
 --
 -- The planner is told what it cannot know: these lookups are by primary key, and a table that was empty when the plan was
--- made may hold a million rows a minute later.
+-- made may hold a million rows a minute later. Every expression here costs about a microsecond a call; keep them few.
 --
 -- Replicas of two versions may run side by side: other arguments or another result are another function name.
 CREATE FUNCTION rate_limit_decide(
     p_now      bigint,
+    p_patience text,
     p_locks    integer[],
     p_kinds    integer[],
     p_hits     bigint[],
@@ -50,130 +53,101 @@ CREATE FUNCTION rate_limit_decide(
     p_units    bigint[],
     p_spans    bigint[],
     p_segments bigint[],
+    p_rows     integer[],
     p_shadow   boolean[]
-) RETURNS TABLE (now_us bigint, admitted bigint, passed bigint, starts bigint[], counts bigint[])
+) RETURNS TABLE (at bigint, starts bigint[], counts bigint[], admitted bigint, passed bigint)
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 AS $$
 DECLARE
-    v_first   integer;           -- the charge's counters are v_first … v_last of the per-counter arrays
-    v_last    integer := 0;
-    v_used    bigint;
-    v_fit     bigint;
-    v_fits    bigint[];          -- per counter of the charge: hits that fit
-    v_ends    integer[];         -- per counter of the charge: where its rows end in v_starts and v_counts
-    v_starts  bigint[];          -- live rows of all the charge's counters, counter by counter
-    v_counts  bigint[];
-    v_row_starts bigint[];       -- live rows of one counter
-    v_row_counts bigint[];
-    v_future  boolean;           -- rows further ahead than any right clock writes them
-    v_ahead   boolean;
-    v_start   bigint;
-    v_units   bigint;
-    v_low     integer;
+    v_now    bigint;
+    v_last   integer := 0;  -- the charge's counters are the p_sizes[i] up to this one
+    v_fit    bigint;
+    v_fits   bigint[];      -- per counter: hits that fit
+    v_newest bigint;
+    v_new    bigint[];      -- per counter: start of its newest live row
+    v_units  bigint;
+    v_taken  bigint;
+    v_row    record;
 BEGIN
     -- A snapshot older than the locks would read counts from before them.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'rate_limit_decide needs transaction isolation "read committed", not "%"',
             current_setting('transaction_isolation') USING ERRCODE = 'invalid_transaction_state';
     END IF;
-
+    -- Local to the transaction, so that it works through a transaction pooler.
+    PERFORM set_config('synchronous_commit', 'off', true), set_config('lock_timeout', p_patience, true);
     PERFORM pg_advisory_xact_lock(1346717510, l) FROM unnest(p_locks) AS l;  -- 1346717510 is "PEGF"
-    now_us := coalesce(p_now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+    v_now := coalesce(p_now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
 
     FOR i IN 1 .. cardinality(p_kinds) LOOP
-        v_first := v_last + 1;
         v_last := v_last + p_sizes[i];
-        v_fits := '{}';
-        v_ends := '{}';
-        v_starts := '{}';
-        v_counts := '{}';
-        v_ahead := false;
         admitted := p_hits[i];
 
         -- Read and judge every counter before any is written: all or nothing.
-        FOR j IN v_first .. v_last LOOP
-            SELECT coalesce(array_agg(r.us) FILTER (WHERE r.live), '{}'),
-                   coalesce(array_agg(r.count) FILTER (WHERE r.live), '{}'),
-                   coalesce(sum(r.count) FILTER (WHERE r.live), 0),
-                   coalesce(bool_or(NOT r.live), false)
-              INTO v_row_starts, v_row_counts, v_used, v_future
-              FROM (SELECT (date_part('epoch', w.window_start) * 1e6)::bigint AS us,
-                           w.count,
-                           w.window_start <= to_timestamp((now_us + p_spans[j] + p_segments[j]) / 1e6::float8) AS live
+        FOR j IN v_last - p_sizes[i] + 1 .. v_last LOOP
+            SELECT v_now, array_agg(r.us), array_agg(r.count), max(r.us),
+                   CASE WHEN p_quotas[j] <= 0 THEN 0
+                        WHEN p_units[j] = 0 THEN p_hits[i]
+                        ELSE greatest(0, p_quotas[j] - coalesce(sum(r.count)::bigint, 0)) / p_units[j]
+                   END
+              INTO at, starts, counts, v_newest, v_fit
+              FROM (SELECT (date_part('epoch', w.window_start) * 1e6)::bigint AS us, w.count
                       FROM rate_limit_windows AS w
                      WHERE w.key = p_keys[j]
-                       AND w.window_start > to_timestamp((now_us - p_spans[j] - p_segments[j]) / 1e6::float8)
-                     ORDER BY w.window_start) AS r;
-            IF p_spans[j] = 0 AND cardinality(v_row_counts) > 1 THEN
-                v_row_starts := v_row_starts[cardinality(v_row_starts):];
-                v_row_counts := v_row_counts[cardinality(v_row_counts):];
-                v_used := v_row_counts[1];
-            END IF;
-            IF p_quotas[j] <= 0 THEN
-                v_fit := 0;
-            ELSIF p_units[j] = 0 THEN
-                v_fit := p_hits[i];
-            ELSE
-                v_fit := greatest(0, p_quotas[j] - v_used) / p_units[j];
-            END IF;
+                       AND w.window_start > to_timestamp((v_now - p_spans[j] - p_segments[j]) / 1e6::float8)
+                       AND w.window_start <= to_timestamp((v_now + p_spans[j] + p_segments[j]) / 1e6::float8)
+                     ORDER BY w.window_start DESC
+                     LIMIT p_rows[j]) AS r;
+            RETURN NEXT;
+            v_fits[j] := v_fit;
+            v_new[j] := v_newest;
             IF NOT p_shadow[j] AND p_kinds[i] <> 2 THEN
                 admitted := least(admitted, v_fit);
             END IF;
-            v_ahead := v_ahead OR v_future;
-            v_fits := v_fits || v_fit;
-            v_starts := v_starts || v_row_starts;
-            v_counts := v_counts || v_row_counts;
-            v_ends := v_ends || cardinality(v_starts);
         END LOOP;
 
-        v_low := 1;
-        FOR j IN v_first .. v_last LOOP
-            v_row_starts := v_starts[v_low : v_ends[j - v_first + 1]];
-            v_row_counts := v_counts[v_low : v_ends[j - v_first + 1]];
-            v_low := v_ends[j - v_first + 1] + 1;
-            passed := least(admitted, v_fits[j - v_first + 1]);
-
-            IF p_kinds[i] = 0 THEN
-                v_units := passed * p_units[j];
-                IF v_units > 0 THEN
-                    IF v_ahead THEN
-                        DELETE FROM rate_limit_windows AS w
-                         WHERE w.key = p_keys[j]
-                           AND w.window_start > to_timestamp((now_us + p_spans[j] + p_segments[j]) / 1e6::float8);
-                    END IF;
-                    -- Never before the newest row: after a backward step of the clock, hits must not expire early.
-                    v_start := greatest(now_us - now_us % p_segments[j], v_row_starts[cardinality(v_row_starts)]);
-                    INSERT INTO rate_limit_windows AS w (key, window_start, count, expires_at)
-                    VALUES (p_keys[j], to_timestamp(v_start / 1e6::float8), v_units,
-                            to_timestamp((v_start + p_segments[j] + p_spans[j] + 60000000) / 1e6::float8))
-                    ON CONFLICT (key, window_start) DO UPDATE
-                       SET count = w.count + excluded.count,
-                           expires_at = greatest(w.expires_at, excluded.expires_at);
-                    IF v_row_starts[cardinality(v_row_starts)] = v_start THEN
-                        v_row_counts[cardinality(v_row_counts)] := v_row_counts[cardinality(v_row_counts)] + v_units;
-                    ELSE
-                        v_row_starts := v_row_starts || v_start;
-                        v_row_counts := v_row_counts || v_units;
-                    END IF;
+        starts := NULL;
+        counts := NULL;
+        FOR j IN v_last - p_sizes[i] + 1 .. v_last LOOP
+            at := NULL;
+            passed := least(admitted, v_fits[j]);
+            IF p_kinds[i] = 0 AND passed * p_units[j] > 0 THEN
+                -- Never before the newest row: after a backward step of the clock, hits must not expire early.
+                at := greatest(v_now - v_now % p_segments[j], v_new[j]);
+                IF v_new[j] IS DISTINCT FROM at THEN
+                    -- A new row begins: rows further ahead than a right clock ever writes must not count one day.
+                    DELETE FROM rate_limit_windows AS w
+                     WHERE w.key = p_keys[j]
+                       AND w.window_start > to_timestamp((v_now + p_spans[j] + p_segments[j]) / 1e6::float8);
                 END IF;
+                INSERT INTO rate_limit_windows AS w (key, window_start, count, expires_at)
+                VALUES (p_keys[j], to_timestamp(at / 1e6::float8), passed * p_units[j],
+                        to_timestamp((at + p_segments[j] + p_spans[j] + 60000000) / 1e6::float8))
+                ON CONFLICT (key, window_start) DO UPDATE
+                   SET count = w.count + excluded.count,
+                       expires_at = greatest(w.expires_at, excluded.expires_at);
             ELSIF p_kinds[i] = 2 THEN
+                -- The oldest live rows first; of a fixed window only the newest is live.
                 v_units := p_units[j];
-                FOR k IN 1 .. cardinality(v_row_starts) LOOP
+                FOR v_row IN
+                    SELECT w.window_start, w.count
+                      FROM rate_limit_windows AS w
+                     WHERE w.key = p_keys[j]
+                       AND w.window_start > to_timestamp((v_now - p_spans[j] - p_segments[j]) / 1e6::float8)
+                       AND w.window_start <= to_timestamp(v_new[j] / 1e6::float8)
+                       AND (p_rows[j] > 1 OR w.window_start = to_timestamp(v_new[j] / 1e6::float8))
+                     ORDER BY w.window_start
+                LOOP
                     EXIT WHEN v_units = 0;
-                    v_used := least(v_units, v_row_counts[k]);
-                    CONTINUE WHEN v_used = 0;
+                    v_taken := least(v_units, v_row.count);
                     UPDATE rate_limit_windows AS w
-                       SET count = w.count - v_used
-                     WHERE w.key = p_keys[j] AND w.window_start = to_timestamp(v_row_starts[k] / 1e6::float8);
-                    v_row_counts[k] := v_row_counts[k] - v_used;
-                    v_units := v_units - v_used;
+                       SET count = w.count - v_taken
+                     WHERE w.key = p_keys[j] AND w.window_start = v_row.window_start;
+                    v_units := v_units - v_taken;
                 END LOOP;
             END IF;
-
-            starts := v_row_starts;
-            counts := v_row_counts;
             RETURN NEXT;
         END LOOP;
     END LOOP;

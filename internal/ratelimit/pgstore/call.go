@@ -43,6 +43,7 @@ type call struct {
 	hits                           []int64
 	keys                           []string
 	quotas, units, spans, segments []int64
+	rows                           []int32
 	shadow                         []bool
 }
 
@@ -115,6 +116,7 @@ func (c *call) add(i int) {
 		c.units = append(c.units, units)
 		c.spans = append(c.spans, how.span)
 		c.segments = append(c.segments, how.segment)
+		c.rows = append(c.rows, how.rows())
 		c.shadow = append(c.shadow, counter.Shadow)
 		if kind != kindPeek {
 			c.locks = append(c.locks, lockID(counter.Key))
@@ -122,45 +124,55 @@ func (c *call) add(i int) {
 	}
 }
 
-// readResults reads what run sent: the settings' row, then one row per counter.
-func (c *call) readResults(results pgx.BatchResults) error {
-	if _, err := results.Exec(); err != nil {
-		return fmt.Errorf("set the transaction up: %w", err)
-	}
-	rows, err := results.Query()
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	k := 0
+// read fills the outcomes from the function's rows.
+func (c *call) read(rows pgx.Rows) error {
+	counters := c.counted
 	for _, i := range c.sent {
 		ch, o := &c.charges[i], &c.out[i]
-		for j := range ch.Counters {
-			if !rows.Next() {
-				return errors.Join(errShortAnswer, rows.Err())
+		n := len(ch.Counters)
+		found := make([]segments, n)
+		var now int64
+		for j := range found {
+			if err := next(rows, &now, &found[j].starts, &found[j].counts, nil, nil); err != nil {
+				return err
 			}
-			var now, passed int64
-			var live segments
-			if err := rows.Scan(&now, &o.Admitted, &passed, &live.starts, &live.counts); err != nil {
-				return fmt.Errorf("read counter %d of charge %d: %w", j, i, err)
-			}
-			if ch.Kind == ratelimit.Refund {
-				o.Admitted = ch.Hits
-			}
-			o.Counters[j] = c.counted[k].state(live, now, passed, ch.Kind)
-			k++
 		}
+		for j := range found {
+			var wrote *int64
+			var passed int64
+			if err := next(rows, &wrote, nil, nil, &o.Admitted, &passed); err != nil {
+				return err
+			}
+			switch {
+			case ch.Kind == ratelimit.Refund:
+				found[j].refund(timesUpTo(counters[j].units, ch.Hits))
+			case wrote != nil:
+				found[j].add(*wrote, passed*counters[j].units)
+			}
+			o.Counters[j] = counters[j].state(found[j], now, passed, ch.Kind)
+		}
+		if ch.Kind == ratelimit.Refund {
+			o.Admitted = ch.Hits
+		}
+		counters = counters[n:]
 	}
 	if rows.Next() {
-		return errLongAnswer
+		return errAnswer
 	}
 	return rows.Err()
 }
 
-var (
-	errShortAnswer = errors.New("rate_limit_decide returned too few rows")
-	errLongAnswer  = errors.New("rate_limit_decide returned too many rows")
-)
+var errAnswer = errors.New("rate_limit_decide returned another number of rows than it was asked for")
+
+func next(rows pgx.Rows, dest ...any) error {
+	if !rows.Next() {
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		return errAnswer
+	}
+	return rows.Scan(dest...)
+}
 
 // algorithms are those that rows can stand for.
 var algorithms = []ratelimit.Algorithm{

@@ -1,6 +1,8 @@
 package pgstore
 
 import (
+	"math"
+	"slices"
 	"time"
 
 	"github.com/pegel-dev/pegel/internal/ratelimit"
@@ -27,9 +29,28 @@ type counted struct {
 	segment int64
 }
 
-// segments are a counter's live rows, oldest first.
+// segments are a counter's live rows, newest first.
 type segments struct {
 	starts, counts []int64
+}
+
+// add is a charge of units to the row that starts then, which is the newest or a new one.
+func (s *segments) add(start, units int64) {
+	if len(s.starts) > 0 && s.starts[0] == start {
+		s.counts[0] += units
+		return
+	}
+	s.starts = slices.Insert(s.starts, 0, start)
+	s.counts = slices.Insert(s.counts, 0, units)
+}
+
+// refund gives units back, oldest first.
+func (s *segments) refund(units int64) {
+	for i := len(s.counts) - 1; i >= 0; i-- {
+		taken := min(units, s.counts[i])
+		s.counts[i] -= taken
+		units -= taken
+	}
 }
 
 // countedBy is the form of the limit that rows can hold (ratelimit/README.md, the last paragraphs).
@@ -65,6 +86,15 @@ func (c counted) room() int64 {
 		return 0
 	}
 	return c.quota
+}
+
+// rows is how many of the live rows count: of a fixed window only the newest, which after a backward step of the clock is
+// not the only one.
+func (c counted) rows() int32 {
+	if c.span == 0 {
+		return 1
+	}
+	return math.MaxInt32
 }
 
 // state is the answer for a counter whose live rows, after the charge, are these. passed is how many of the charge's hits
@@ -104,9 +134,9 @@ func (c counted) leaves(start, now int64) time.Duration {
 
 // resetAfter is how long until the newest row that holds anything has left.
 func (c counted) resetAfter(live segments, now int64) time.Duration {
-	for i := len(live.starts) - 1; i >= 0; i-- {
+	for i, start := range live.starts {
 		if live.counts[i] > 0 {
-			return c.leaves(live.starts[i], now)
+			return c.leaves(start, now)
 		}
 	}
 	return 0
@@ -120,10 +150,10 @@ func (c counted) retryAfter(live segments, now, used int64) time.Duration {
 	if c.units == 0 || used+c.units <= c.quota {
 		return 0
 	}
-	for i, start := range live.starts {
+	for i := len(live.starts) - 1; i >= 0; i-- {
 		used -= live.counts[i]
 		if used+c.units <= c.quota {
-			return c.leaves(start, now)
+			return c.leaves(live.starts[i], now)
 		}
 	}
 	return 0

@@ -17,9 +17,10 @@
 // # When Postgres is away
 //
 // Decide answers ratelimit.ErrUnavailable within the store's timeout (150 ms unless told otherwise), whether the server is
-// down, hung, read-only, shutting down or without a free connection. A call that waits for a lock or works too long is ended
-// by the server just before that (statement_timeout), so its connection stays usable. Connections to a server that turned
-// read-only or is shutting down are closed, so that the pool finds its successor.
+// down, hung, read-only, shutting down or without a free connection. A call that waits for a lock is ended by the server just
+// before that (lock_timeout), so its connection stays usable; one that the server leaves without an answer loses its
+// connection. Connections to a server that turned read-only or is shutting down are closed, so that the pool finds its
+// successor.
 //
 // # Durability
 //
@@ -28,7 +29,7 @@
 //
 // # Poolers
 //
-// Works behind PgBouncer in transaction mode, and needs nothing of it: no prepared statement, no session setting, no session lock, no startup
-// parameter. Statements go as unnamed ones in one round trip (pgx.QueryExecModeExec) and settings are local to
-// the transaction.
+// Works behind PgBouncer in transaction mode and asks nothing of it: no prepared statement, session setting, session lock
+// or startup parameter (statement_timeout would be one, and PgBouncer refuses the ones it does not know). Statements go
+// as unnamed ones in one round trip (pgx.QueryExecModeExec); the function's settings are local to its transaction.
 package pgstore

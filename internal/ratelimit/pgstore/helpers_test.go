@@ -2,12 +2,14 @@ package pgstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -106,4 +108,13 @@ func rowCount(tb testing.TB, pool *pgxpool.Pool) int64 {
 	var n int64
 	require.NoError(tb, pool.QueryRow(tb.Context(), `SELECT count(*) FROM rate_limit_windows`).Scan(&n))
 	return n
+}
+
+// sqlState is the code of Postgres's error, if it is one.
+func sqlState(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return ""
 }

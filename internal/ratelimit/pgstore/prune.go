@@ -9,12 +9,7 @@ import (
 // prune or charge holds are left for the next time, so it never waits for a decision and any replica may run it at any
 // moment. The caller owns the loop: at least every minute, with jitter, again at once while it returns batch.
 func (s *Store) Prune(ctx context.Context, batch int) (int64, error) {
-	var now *int64
-	if s.clock != nil {
-		us := s.clock().UnixMicro()
-		now = &us
-	}
-	tag, err := s.pool.Exec(ctx, prune, now, batch)
+	tag, err := s.pool.Exec(ctx, prune, s.now(), batch)
 	if err != nil {
 		return 0, fmt.Errorf("prune rate_limit_windows: %w", err)
 	}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -81,42 +81,38 @@ func (s *Store) Decide(ctx context.Context, charges []ratelimit.Charge, out []ra
 	return nil
 }
 
-// settings hold until the end of the transaction, so they work through a transaction pooler. It is a statement of its own
-// since statement_timeout only holds for the statements after the one that sets it.
-const settings = `SELECT set_config('statement_timeout', $1, true), set_config('synchronous_commit', 'off', true)`
-
-const decide = `SELECT now_us, admitted, passed, starts, counts
-FROM rate_limit_decide($1::bigint, $2::integer[], $3::integer[], $4::bigint[], $5::integer[], $6::text[], $7::bigint[],
-	$8::bigint[], $9::bigint[], $10::bigint[], $11::boolean[])`
+const decide = `SELECT at, starts, counts, admitted, passed
+FROM rate_limit_decide($1::bigint, $2::text, $3::integer[], $4::integer[], $5::bigint[], $6::integer[], $7::text[],
+	$8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::integer[], $13::boolean[])`
 
 // run makes one call: one round trip, one transaction.
 func (s *Store) run(ctx context.Context, conn *pgxpool.Conn, c *call) error {
-	var now *int64
-	if s.clock != nil {
-		us := s.clock().UnixMicro()
-		now = &us
+	rows, err := conn.Query(ctx, decide, s.now(), patience(ctx), c.locks, c.kinds, c.hits, c.sizes, c.keys,
+		c.quotas, c.units, c.spans, c.segments, c.rows, c.shadow)
+	if err != nil {
+		return err
 	}
-	var batch pgx.Batch
-	batch.Queue(settings, statementTimeout(ctx))
-	batch.Queue(decide, now, c.locks, c.kinds, c.hits, c.sizes, c.keys, c.quotas, c.units, c.spans, c.segments, c.shadow)
-	results := conn.SendBatch(ctx, &batch)
-
-	err := c.readResults(results)
-	// The commit happens here. Its error counts even when the rows were fine.
-	if closeErr := results.Close(); err == nil {
-		err = closeErr
-	}
-	return err
+	defer rows.Close()
+	return c.read(rows)
 }
 
-// answerMargin is what the server's own limit stays below the caller's, so that its error still arrives in time.
+// now is the clock that Postgres is told, or nil for its own.
+func (s *Store) now() *int64 {
+	if s.clock == nil {
+		return nil
+	}
+	us := s.clock().UnixMicro()
+	return &us
+}
+
+// answerMargin is what the server's own limit on waiting stays below the caller's, so that its error still arrives in time.
 const answerMargin = 20 * time.Millisecond
 
-// statementTimeout is the time left to the deadline less answerMargin, as Postgres reads it.
-func statementTimeout(ctx context.Context) string {
+// patience is the time left to the deadline less answerMargin, as lock_timeout reads it.
+func patience(ctx context.Context) string {
 	deadline, _ := ctx.Deadline()
 	left := time.Until(deadline) //nolint:forbidigo // a context's deadline is on the process's own clock
-	return fmt.Sprintf("%dms", max(1, (left-answerMargin).Milliseconds()))
+	return strconv.FormatInt(max(1, (left-answerMargin).Milliseconds()), 10)
 }
 
 // failure turns what went wrong into what the contract says: the caller's own cancellation, or ErrUnavailable.

@@ -180,7 +180,9 @@ func TestABadKeyHarmsItsOwnChargeOnly(t *testing.T) {
 	s, _ := newStore(t)
 	l := window(ratelimit.SlidingWindowLog, 3, time.Minute)
 	good := counter(l)
-	keyed := func(key string) ratelimit.Charge { return take(1, 1, ratelimit.Counter{Key: ratelimit.Key(key), Limit: l}) }
+	keyed := func(key string) ratelimit.Charge {
+		return take(1, 1, ratelimit.Counter{Key: ratelimit.Key(key), Limit: l})
+	}
 	long := make([]byte, 256)
 	for i := range long {
 		long[i] = byte('a' + i%26)
