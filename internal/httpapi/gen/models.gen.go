@@ -13,49 +13,25 @@ import (
 
 // Defines values for Algorithm.
 const (
-	AlgorithmFixedWindow          Algorithm = "fixed_window"
-	AlgorithmLeakyBucket          Algorithm = "leaky_bucket"
-	AlgorithmSlidingWindowCounter Algorithm = "sliding_window_counter"
-	AlgorithmSlidingWindowLog     Algorithm = "sliding_window_log"
-	AlgorithmTokenBucket          Algorithm = "token_bucket"
+	FixedWindow          Algorithm = "fixed_window"
+	LeakyBucket          Algorithm = "leaky_bucket"
+	SlidingWindowCounter Algorithm = "sliding_window_counter"
+	SlidingWindowLog     Algorithm = "sliding_window_log"
+	TokenBucket          Algorithm = "token_bucket"
 )
 
 // Valid indicates whether the value is a known member of the Algorithm enum.
 func (e Algorithm) Valid() bool {
 	switch e {
-	case AlgorithmFixedWindow:
+	case FixedWindow:
 		return true
-	case AlgorithmLeakyBucket:
+	case LeakyBucket:
 		return true
-	case AlgorithmSlidingWindowCounter:
+	case SlidingWindowCounter:
 		return true
-	case AlgorithmSlidingWindowLog:
+	case SlidingWindowLog:
 		return true
-	case AlgorithmTokenBucket:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for AuditEntryActorKind.
-const (
-	AuditEntryActorKindAdminToken AuditEntryActorKind = "admin_token"
-	AuditEntryActorKindBootstrap  AuditEntryActorKind = "bootstrap"
-	AuditEntryActorKindCli        AuditEntryActorKind = "cli"
-	AuditEntryActorKindSystem     AuditEntryActorKind = "system"
-)
-
-// Valid indicates whether the value is a known member of the AuditEntryActorKind enum.
-func (e AuditEntryActorKind) Valid() bool {
-	switch e {
-	case AuditEntryActorKindAdminToken:
-		return true
-	case AuditEntryActorKindBootstrap:
-		return true
-	case AuditEntryActorKindCli:
-		return true
-	case AuditEntryActorKindSystem:
+	case TokenBucket:
 		return true
 	default:
 		return false
@@ -116,39 +92,6 @@ func (e DeniedProblemError) Valid() bool {
 	case DeniedProblemErrorUnauthorized:
 		return true
 	case DeniedProblemErrorValidation:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for EffectiveAlgorithm.
-const (
-	EffectiveAlgorithmFixedWindow           EffectiveAlgorithm = "fixed_window"
-	EffectiveAlgorithmLeakyBucket           EffectiveAlgorithm = "leaky_bucket"
-	EffectiveAlgorithmLessThannil           EffectiveAlgorithm = "<nil>"
-	EffectiveAlgorithmSlidingWindowCounter  EffectiveAlgorithm = "sliding_window_counter"
-	EffectiveAlgorithmSlidingWindowLog      EffectiveAlgorithm = "sliding_window_log"
-	EffectiveAlgorithmSlidingWindowSegments EffectiveAlgorithm = "sliding_window_segments"
-	EffectiveAlgorithmTokenBucket           EffectiveAlgorithm = "token_bucket"
-)
-
-// Valid indicates whether the value is a known member of the EffectiveAlgorithm enum.
-func (e EffectiveAlgorithm) Valid() bool {
-	switch e {
-	case EffectiveAlgorithmFixedWindow:
-		return true
-	case EffectiveAlgorithmLeakyBucket:
-		return true
-	case EffectiveAlgorithmLessThannil:
-		return true
-	case EffectiveAlgorithmSlidingWindowCounter:
-		return true
-	case EffectiveAlgorithmSlidingWindowLog:
-		return true
-	case EffectiveAlgorithmSlidingWindowSegments:
-		return true
-	case EffectiveAlgorithmTokenBucket:
 		return true
 	default:
 		return false
@@ -702,33 +645,47 @@ type ApiKey struct {
 	Secret *string `json:"secret,omitempty"`
 }
 
+// AuditActor defines model for AuditActor.
+type AuditActor struct {
+	Address string `json:"address"`
+
+	// Id Public id of the credential, if there was one.
+	Id string `json:"id"`
+
+	// Kind `admin_token`, `bootstrap`, `cli` or `system`.
+	//
+	// Example: admin_token
+	Kind      string `json:"kind"`
+	Name      string `json:"name"`
+	RequestId string `json:"request_id"`
+}
+
+// AuditChange defines model for AuditChange.
+type AuditChange struct {
+	Field string `json:"field"`
+
+	// From Any JSON; absent when there was nothing.
+	From interface{} `json:"from,omitempty"`
+
+	// To Any JSON; absent when nothing is left.
+	To interface{} `json:"to,omitempty"`
+}
+
 // AuditEntry defines model for AuditEntry.
 type AuditEntry struct {
-	Action string `json:"action"`
-	Actor  struct {
-		Address   string              `json:"address"`
-		Id        string              `json:"id"`
-		Kind      AuditEntryActorKind `json:"kind"`
-		Name      string              `json:"name"`
-		RequestId string              `json:"request_id"`
-	} `json:"actor"`
-	Diff []struct {
-		Field string `json:"field"`
+	// Action Example: tenant.create
+	Action string        `json:"action"`
+	Actor  AuditActor    `json:"actor"`
+	Diff   []AuditChange `json:"diff"`
+	Id     int64         `json:"id"`
 
-		// From Any JSON; absent when there was nothing.
-		From interface{} `json:"from,omitempty"`
+	// Resource Example: tenant
+	Resource string `json:"resource"`
 
-		// To Any JSON; absent when nothing is left.
-		To interface{} `json:"to,omitempty"`
-	} `json:"diff"`
-	Id         int64     `json:"id"`
-	Resource   string    `json:"resource"`
+	// ResourceId Example: school-17
 	ResourceId string    `json:"resource_id"`
 	Time       time.Time `json:"time"`
 }
-
-// AuditEntryActorKind defines model for AuditEntry.Actor.Kind.
-type AuditEntryActorKind string
 
 // BatchRequest defines model for BatchRequest.
 type BatchRequest struct {
@@ -761,7 +718,7 @@ type CheckRequest struct {
 	// Method HTTP method of the request decided on.
 	Method *string `json:"method,omitempty"`
 
-	// Path Path of the request decided on; 1…8192 bytes.
+	// Path Path of the request decided on, in any spelling; 1…8192 bytes.
 	Path *string `json:"path,omitempty"`
 
 	// Peek Answer for the given cost, consume nothing.
@@ -847,8 +804,10 @@ type DeniedProblemError string
 // Example: 1m
 type Duration = string
 
-// EffectiveAlgorithm What really decided: `sliding_window_segments` is Postgres counting in eighths of the window; null when nobody did.
-type EffectiveAlgorithm string
+// EffectiveAlgorithm What really decided: an Algorithm, or `sliding_window_segments`, which is Postgres counting in eighths of the window; null when nobody did.
+//
+// Example: sliding_window_log
+type EffectiveAlgorithm = string
 
 // FailureMode What holds when no store can decide: allow, 503, or a counter per replica.
 type FailureMode string
@@ -890,8 +849,10 @@ type Limit struct {
 	Match *Match `json:"match,omitempty"`
 	Mode  *Mode  `json:"mode,omitempty"`
 
-	// Name Example: school-17
-	Name Slug `json:"name"`
+	// Name Unique in its list: 1…64 printable ASCII characters without quotes and backslashes.
+	//
+	// Example: requests-per-minute
+	Name string `json:"name"`
 
 	// OnStoreFailure What holds when no store can decide: allow, 503, or a counter per replica.
 	OnStoreFailure *FailureMode `json:"on_store_failure,omitempty"`
@@ -915,7 +876,9 @@ type LimitState struct {
 	Algorithm Algorithm `json:"algorithm"`
 	DelayMs   *int64    `json:"delay_ms,omitempty"`
 
-	// EffectiveAlgorithm What really decided: `sliding_window_segments` is Postgres counting in eighths of the window; null when nobody did.
+	// EffectiveAlgorithm What really decided: an Algorithm, or `sliding_window_segments`, which is Postgres counting in eighths of the window; null when nobody did.
+	//
+	// Example: sliding_window_log
 	EffectiveAlgorithm *EffectiveAlgorithm `json:"effective_algorithm"`
 	Limit              int64               `json:"limit"`
 	Mode               Mode                `json:"mode"`
@@ -1008,22 +971,16 @@ type ProblemError string
 
 // RateLimits defines model for RateLimits.
 type RateLimits struct {
-	GeneratedAt      time.Time `json:"generated_at"`
-	RefusedAddresses []struct {
-		// Address Address group, such as `203.0.113.7/32`.
-		Address string `json:"address"`
+	// Anonymous Requests of the last minute that no tenant pays for.
+	Anonymous            Traffic               `json:"anonymous"`
+	GeneratedAt          time.Time             `json:"generated_at"`
+	RefusedAddresses     []RefusedAddress      `json:"refused_addresses"`
+	RefusedServiceTokens []RefusedServiceToken `json:"refused_service_tokens"`
+	Replicas             []ReplicaState        `json:"replicas"`
+	Tenants              []TenantUsage         `json:"tenants"`
 
-		// Refused In the last minute.
-		Refused int64 `json:"refused"`
-	} `json:"refused_addresses"`
-	RefusedServiceTokens []struct {
-		Name string `json:"name"`
-
-		// Refused In the last minute.
-		Refused int64 `json:"refused"`
-	} `json:"refused_service_tokens"`
-	Replicas []ReplicaState `json:"replicas"`
-	Tenants  []TenantUsage  `json:"tenants"`
+	// WrongCredentials Requests with a wrong credential, in this minute and the one before.
+	WrongCredentials int64 `json:"wrong_credentials"`
 }
 
 // Readiness defines model for Readiness.
@@ -1047,6 +1004,23 @@ type Refill struct {
 	// Example: 1m
 	Every Duration `json:"every"`
 	Units int64    `json:"units"`
+}
+
+// RefusedAddress defines model for RefusedAddress.
+type RefusedAddress struct {
+	// Address Address group, such as `203.0.113.7/32`.
+	Address string `json:"address"`
+
+	// Refused In this minute and the one before.
+	Refused int64 `json:"refused"`
+}
+
+// RefusedServiceToken defines model for RefusedServiceToken.
+type RefusedServiceToken struct {
+	Name string `json:"name"`
+
+	// Refused In this minute and the one before.
+	Refused int64 `json:"refused"`
 }
 
 // ReplicaState defines model for ReplicaState.
@@ -1206,6 +1180,13 @@ type TenantUsage struct {
 	Tenant      string  `json:"tenant"`
 	Used        int64   `json:"used"`
 	Utilization float64 `json:"utilization"`
+}
+
+// Traffic Requests of the last minute that no tenant pays for.
+type Traffic struct {
+	Allowed int64 `json:"allowed"`
+	Refused int64 `json:"refused"`
+	Slowed  int64 `json:"slowed"`
 }
 
 // ValidationProblem defines model for ValidationProblem.

@@ -1,0 +1,110 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/pegel-dev/pegel/internal/decision"
+	"github.com/pegel-dev/pegel/internal/ratelimit"
+	"github.com/pegel-dev/pegel/internal/tenants"
+	"github.com/pegel-dev/pegel/internal/usage"
+)
+
+// Engine is what the handlers need of *decision.Engine.
+type Engine interface {
+	Identify(c decision.Credentials, addr netip.Prefix) decision.Caller
+	Admit(ctx context.Context, caller *decision.Caller, method, path string) (*decision.Decision, error)
+	CountWrong(ctx context.Context, caller *decision.Caller, method, path string) (*decision.Decision, error)
+	Decide(ctx context.Context, h decision.Hit) (*decision.Decision, error)
+	DecideBatch(ctx context.Context, hits []decision.Hit) []decision.Result
+	Status(ctx context.Context, h decision.Hit) (*decision.Decision, error)
+	AddressPrefix(text string) (p netip.Prefix, ok bool)
+	TooManyHeld(h *decision.Hit, d *decision.Decision) *decision.Decision
+}
+
+// AddressResolver finds the client's address (*decision.AddressResolver). peerTrusted: the peer is a trusted proxy.
+type AddressResolver interface {
+	Resolve(r *http.Request) (prefix netip.Prefix, peerTrusted bool)
+}
+
+// Holder holds requests for their delay, within the caps (*decision.Holder).
+type Holder interface {
+	Wait(ctx context.Context, key string, d time.Duration) error
+}
+
+// Readiness is the body of /readyz and whether it is a 200.
+type Readiness struct {
+	Ready bool `json:"-"`
+	// Status is "ok", "degraded", "starting" or "draining".
+	Status string `json:"status"`
+	// Source is what decides now.
+	Source ratelimit.Source `json:"source"`
+	// Redis and Postgres are "up", "down" or "unconfigured".
+	Redis    string `json:"redis"`
+	Postgres string `json:"postgres"`
+}
+
+// Replica is a replica's stores as GET /admin/rate-limits shows them.
+type Replica struct {
+	Name   string
+	Source ratelimit.Source
+	// Redis and Postgres are "up", "down" or "unconfigured".
+	Redis, Postgres string
+	// Since when Source decides; zero: not known.
+	Since time.Time
+}
+
+// Health knows how the process and its stores do. It answers at once and asks no store.
+type Health interface {
+	Readiness() Readiness
+	// Replicas are the replicas this one knows of, itself first.
+	Replicas() []Replica
+}
+
+// UsageView is what has been counted (*usage.Aggregator).
+type UsageView interface {
+	// Top is the n tenants with the highest utilization, and the n most refused addresses and service tokens.
+	Top(n int, now time.Time) usage.Top
+}
+
+// Common is what both listeners need.
+type Common struct {
+	Engine    Engine
+	Directory *tenants.Directory
+	Addresses AddressResolver
+	Health    Health
+	// Now is this replica's clock.
+	Now func() time.Time
+	Log *slog.Logger
+}
+
+// PublicConfig is what the public listener needs.
+type PublicConfig struct {
+	Common
+
+	Holder Holder
+	// TrustIdentity is PEGEL_TRUST_IDENTITY_HEADERS: believe X-Pegel-Tenant and X-Pegel-User from trusted proxies.
+	TrustIdentity bool
+}
+
+// AdminConfig is what the admin listener needs.
+type AdminConfig struct {
+	Common
+
+	Repository tenants.Repository
+	Usage      UsageView
+	// Mode is PEGEL_MODE, which holds until an administrator stores a mode.
+	Mode ratelimit.Mode
+	// BootstrapToken is PEGEL_ADMIN_TOKEN; empty: there is none.
+	BootstrapToken string
+	// Metrics serves /metrics.
+	Metrics http.Handler
+	// Random makes credentials: crypto/rand.Reader.
+	Random io.Reader
+	// Changed, when it is set, is called after a change so that this replica shows it at once; the others follow by polling.
+	Changed func(ctx context.Context)
+}

@@ -1,0 +1,240 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/google/uuid"
+
+	"github.com/pegel-dev/pegel/internal/problem"
+)
+
+// maxBody is the largest body that is read, in bytes.
+const maxBody = 1 << 20
+
+// Keys of what middleware leaves for handlers in gin's context.
+const (
+	keyRequestID = "pegel.request_id"
+	keyAddress   = "pegel.address"
+	keyPeer      = "pegel.peer_trusted"
+	keySignIn    = "pegel.sign_in"
+	keyBody      = "pegel.body"
+)
+
+// surface is what both listeners have in common.
+type surface struct {
+	addresses AddressResolver
+	now       func() time.Time
+	log       *slog.Logger
+	// challenge is the WWW-Authenticate of a 401.
+	challenge string
+}
+
+// identify gives the request its id and its client address.
+func (s *surface) identify(c *gin.Context) {
+	id := c.GetHeader("X-Request-Id")
+	if !saneRequestID(id) {
+		id = newRequestID()
+	}
+	c.Set(keyRequestID, id)
+	c.Header("X-Request-Id", id)
+	address, trusted := s.addresses.Resolve(c.Request)
+	c.Set(keyAddress, address)
+	c.Set(keyPeer, trusted)
+}
+
+// newRequestID is a random id, or in the unlikely case that the system has no random bits, the empty one's text.
+func newRequestID() string {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return uuid.Nil.String()
+	}
+	return id.String()
+}
+
+// saneRequestID keeps ids fit for a header, a log line and a problem.
+func saneRequestID(id string) bool {
+	if id == "" || len(id) > 128 {
+		return false
+	}
+	for i := range len(id) {
+		c := id[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && !isDigit(c) && c != '.' && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func requestID(c *gin.Context) string { return c.GetString(keyRequestID) }
+
+// clientAddress is the caller's address with the prefix it is counted by; the zero Prefix when there is none.
+func clientAddress(c *gin.Context) netip.Prefix {
+	address, _ := c.Value(keyAddress).(netip.Prefix)
+	return address
+}
+
+// addressText is the address as logs and the audit show it.
+func addressText(c *gin.Context) string {
+	if address := clientAddress(c); address.IsValid() {
+		return address.Addr().String()
+	}
+	return ""
+}
+
+// accessLog writes a line per request at debug level: the route's pattern, never the path, the query or a header.
+func (s *surface) accessLog(c *gin.Context) {
+	ctx := c.Request.Context()
+	if !s.log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	start := s.now()
+	c.Next()
+	s.log.LogAttrs(ctx, slog.LevelDebug, "request",
+		slog.String("request_id", requestID(c)), slog.String("method", c.Request.Method), slog.String("route", c.FullPath()),
+		slog.Int("status", c.Writer.Status()), slog.Duration("took", s.now().Sub(start)), slog.String("address", addressText(c)))
+}
+
+// recoverPanics turns a panic into a 500 under the request's id. The stack is logged, the request is not: it holds secrets.
+func (s *surface) recoverPanics(c *gin.Context) {
+	defer func() {
+		fault := recover()
+		if fault == nil {
+			return
+		}
+		if err, ok := fault.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+			panic(fault) // the server's own way of cutting a connection
+		}
+		s.log.LogAttrs(c.Request.Context(), slog.LevelError, "panic while answering",
+			slog.String("request_id", requestID(c)), slog.String("route", c.FullPath()),
+			slog.String("panic", faultText(fault)), slog.String("stack", string(debug.Stack())))
+		s.writeProblem(c, problem.New(problem.Internal, "something went wrong on our side; the request id finds it in the logs", requestID(c)))
+	}()
+	c.Next()
+}
+
+// faultText is what may be logged of a panic: the runtime's own words, or the type. Other texts may quote a request.
+func faultText(fault any) string {
+	var err runtime.Error
+	if e, ok := fault.(error); ok && errors.As(e, &err) {
+		return err.Error()
+	}
+	return fmt.Sprintf("%T", fault)
+}
+
+// secureHeaders says that nothing here is a page, and that nothing may be kept. Handlers of pages say otherwise.
+func (s *surface) secureHeaders(c *gin.Context) {
+	h := c.Writer.Header()
+	h["Cache-Control"] = noStore
+	h["X-Content-Type-Options"] = noSniff
+	h["Content-Security-Policy"] = noContent
+	h["Referrer-Policy"] = noReferrer
+}
+
+// The values of secureHeaders, shared by all answers and never written to.
+var (
+	noStore    = []string{"no-store"}
+	noSniff    = []string{"nosniff"}
+	noContent  = []string{"default-src 'none'; frame-ancestors 'none'"}
+	noReferrer = []string{"no-referrer"}
+)
+
+// readBody reads a JSON body of at most maxBody bytes.
+func readBody(c *gin.Context) ([]byte, error) {
+	r := c.Request
+	if err := jsonMedia(r.Header); err != nil {
+		return nil, err
+	}
+	tooLarge := refuse(problem.PayloadTooLarge, "a body may have at most 1 MiB")
+	if r.ContentLength > maxBody {
+		c.Header("Connection", "close")
+		return nil, tooLarge
+	}
+	// MaxBytesReader also tells the server to close a connection whose rest nobody reads.
+	body := http.MaxBytesReader(c.Writer, r.Body, maxBody)
+	data := make([]byte, 0, max(r.ContentLength, 512)+1)
+	for {
+		n, err := body.Read(data[len(data):cap(data)])
+		data = data[:len(data)+n]
+		var limit *http.MaxBytesError
+		switch {
+		case errors.Is(err, io.EOF):
+			return data, nil
+		case errors.As(err, &limit):
+			return nil, tooLarge
+		case err != nil:
+			return nil, invalid("", "could not be read to its end")
+		}
+		if len(data) == cap(data) {
+			data = append(data, 0)[:len(data)]
+		}
+	}
+}
+
+// jsonMedia accepts application/json, no media type at all, and what curl -d sends by itself.
+func jsonMedia(h http.Header) error {
+	if encoding := h.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
+		return invalid("/header/Content-Encoding", "must be absent: compressed bodies are not read")
+	}
+	types := h["Content-Type"]
+	if len(types) == 0 || len(types) == 1 && (types[0] == "application/json" || types[0] == "application/x-www-form-urlencoded") {
+		return nil
+	}
+	media, params, err := mime.ParseMediaType(types[0])
+	charset := params["charset"]
+	if err != nil || len(types) > 1 || media != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
+		return invalid("/header/Content-Type", "must be application/json, in UTF-8")
+	}
+	return nil
+}
+
+// readQuery parses the query; each parameter comes at most once.
+func readQuery(c *gin.Context) (url.Values, error) {
+	if c.Request.URL.RawQuery == "" {
+		return nil, nil
+	}
+	query, err := url.ParseQuery(c.Request.URL.RawQuery)
+	if err != nil {
+		return nil, invalid("/query", "is not a valid query string")
+	}
+	for name, values := range query {
+		if len(values) > 1 {
+			return nil, invalid("/query/"+pointerSegment(name), "must not come twice")
+		}
+	}
+	return query, nil
+}
+
+// headAsGet answers HEAD wherever GET is: the server drops the body by itself.
+func headAsGet(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead {
+			r = r.WithContext(r.Context()) // a copy: the server looks at its own when it sends
+			r.Method = http.MethodGet
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// noRoute and noMethod answer what no route does.
+func (s *surface) noRoute(c *gin.Context) {
+	s.fail(c, refuse(problem.NotFound, "there is nothing at this path"))
+}
+
+func (s *surface) noMethod(c *gin.Context) {
+	if allow := c.Writer.Header().Get("Allow"); strings.Contains(allow, http.MethodGet) {
+		c.Header("Allow", allow+", "+http.MethodHead)
+	}
+	s.fail(c, refuse(problem.MethodNotAllowed, "this path has other methods; Allow names them"))
+}

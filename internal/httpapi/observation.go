@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/pegel-dev/pegel/internal/audit"
+	"github.com/pegel-dev/pegel/internal/httpapi/gen"
+	"github.com/pegel-dev/pegel/internal/usage"
+)
+
+// defaultTop is how many tenants GET /admin/rate-limits shows unless asked otherwise.
+const defaultTop = 10
+
+// GetRateLimits is GET /admin/rate-limits. It asks no store: what it shows was counted here, and health is known.
+func (a *admin) GetRateLimits(c *gin.Context, params gen.GetRateLimitsParams) {
+	n, now := defaultTop, a.now()
+	if params.Top != nil {
+		n = *params.Top
+	}
+	top := a.usage.Top(n, now)
+	body := gen.RateLimits{
+		GeneratedAt: now.UTC(), WrongCredentials: top.WrongCredentials,
+		Anonymous:            gen.Traffic{Allowed: top.Anonymous.Admitted, Slowed: top.Anonymous.Slowed, Refused: top.Anonymous.Refused},
+		Tenants:              make([]gen.TenantUsage, len(top.Tenants)),
+		RefusedAddresses:     make([]gen.RefusedAddress, len(top.Addresses)),
+		RefusedServiceTokens: make([]gen.RefusedServiceToken, len(top.Services)),
+		Replicas:             []gen.ReplicaState{},
+	}
+	for i := range top.Tenants {
+		body.Tenants[i] = showUsage(&top.Tenants[i])
+	}
+	for i, r := range top.Addresses {
+		body.RefusedAddresses[i] = gen.RefusedAddress{Address: r.Name, Refused: r.Count}
+	}
+	for i, r := range top.Services {
+		body.RefusedServiceTokens[i] = gen.RefusedServiceToken{Name: r.Name, Refused: r.Count}
+	}
+	for _, r := range a.health.Replicas() {
+		body.Replicas = append(body.Replicas, gen.ReplicaState{
+			Replica: r.Name, Source: gen.SourceName(r.Source), Redis: gen.StoreState(r.Redis), Postgres: gen.StoreState(r.Postgres),
+			Since: timeOrNull(r.Since),
+		})
+	}
+	a.writeJSON(c, http.StatusOK, body)
+}
+
+func showUsage(u *usage.TenantUsage) gen.TenantUsage {
+	return gen.TenantUsage{
+		Tenant: u.Tenant, Plan: u.Plan, LimitName: u.LimitName, Used: u.Used, Limit: u.Limit, Utilization: min(1, max(0, u.Utilization)),
+		Allowed: u.Last60s.Admitted, Slowed: u.Last60s.Slowed, Refused: u.Last60s.Refused, HighSince: timeOrNull(u.HighSince),
+	}
+}
+
+// ListAudit is GET /admin/audit.
+func (a *admin) ListAudit(c *gin.Context, params gen.ListAuditParams) {
+	filter := audit.Filter{
+		Actor: orZero(params.Actor), Action: orZero(params.Action), Resource: orZero(params.Resource), ResourceID: orZero(params.ResourceId),
+		From: orZero(params.From), To: orZero(params.To),
+	}
+	page, err := a.repository.ListAudit(c.Request.Context(), filter, pageOf(params.Limit, params.Cursor))
+	list(a, c, page, err, showEntry)
+}
+
+func showEntry(e *audit.Entry) gen.AuditEntry {
+	entry := gen.AuditEntry{
+		Id: e.ID, Time: e.Time.UTC(), Action: e.Action, Resource: e.Resource, ResourceId: e.ResourceID,
+		Actor: gen.AuditActor{Kind: e.Actor.Kind, Id: e.Actor.ID, Name: e.Actor.Name, Address: e.Actor.Address, RequestId: e.Actor.RequestID},
+		Diff:  make([]gen.AuditChange, len(e.Diff)),
+	}
+	for i, change := range e.Diff {
+		entry.Diff[i] = gen.AuditChange{Field: change.Field, From: anyJSON(change.From), To: anyJSON(change.To)}
+	}
+	return entry
+}
+
+// anyJSON is a value of the audit log; null and nothing are both left out.
+func anyJSON(raw json.RawMessage) any {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil
+	}
+	return raw
+}

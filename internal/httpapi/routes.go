@@ -1,0 +1,141 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/pegel-dev/pegel/internal/httpapi/gen"
+	"github.com/pegel-dev/pegel/internal/tenants"
+)
+
+// NewPublic is the public listener: decisions, health and the documentation.
+func NewPublic(cfg PublicConfig) (http.Handler, error) {
+	s := cfg.surface(`Bearer realm="pegel"`)
+	p := &public{surface: s, engine: cfg.Engine, directory: cfg.Directory, holder: cfg.Holder, trustIdentity: cfg.TrustIdentity}
+	d := &docs{surface: s}
+	router := s.router()
+	cfg.health(router, s)
+
+	router.GET("/openapi.yaml", d.document)
+	router.GET("/docs", d.page)
+	router.GET("/docs/:file", d.file)
+
+	v1 := router.Group("/v1", p.loaded)
+	v1.POST("/check", p.check)
+	v1.POST("/check/batch", p.checkBatch)
+	v1.GET("/status", p.status)
+	v1.GET("/ping", p.ping)
+	return headAsGet(router), nil
+}
+
+// NewAdmin is the admin listener: the administration, metrics and health. Each route of the administration passes
+// authenticate (who), require (may they, by the role in this table) and validate (is it what the contract says), in this
+// order, so that a stranger learns nothing from validation.
+func NewAdmin(cfg AdminConfig) (http.Handler, error) {
+	contract, err := loadContract()
+	if err != nil {
+		return nil, err
+	}
+	s := cfg.surface(`Bearer realm="pegel admin"`)
+	a := &admin{
+		surface: s, engine: cfg.Engine, directory: cfg.Directory, repository: cfg.Repository, usage: cfg.Usage, health: cfg.Health,
+		mode: cfg.Mode, random: cfg.Random, changed: cfg.Changed,
+		hasBootstrap: cfg.BootstrapToken != "", bootstrap: sha256.Sum256([]byte(cfg.BootstrapToken)),
+	}
+	router := s.router()
+	cfg.Common.health(router, s)
+	if cfg.Metrics != nil {
+		router.GET("/metrics", gin.WrapH(cfg.Metrics))
+	}
+	for _, r := range a.routes() {
+		operation, err := contract.operation(r.method, r.path)
+		if err != nil {
+			return nil, fmt.Errorf("admin routes: %w", err)
+		}
+		router.Handle(r.method, r.path, a.authenticate, a.require(r.role), a.validate(operation), r.handler)
+	}
+	return headAsGet(router), nil
+}
+
+// adminRoute is a route of the administration and the least role that may use it.
+type adminRoute struct {
+	method, path string
+	role         tenants.Role
+	handler      gin.HandlerFunc
+}
+
+// routes is the administration: viewers read, operators change what tenants get, admins decide who else gets in.
+func (a *admin) routes() []adminRoute {
+	const get, post, put, patch, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
+	const viewer, operator, administrator = tenants.Viewer, tenants.Operator, tenants.Admin
+	bound := gen.ServerInterfaceWrapper{Handler: a, ErrorHandler: a.bindError}
+	return []adminRoute{
+		{get, "/admin/plans", viewer, bound.ListPlans},
+		{post, "/admin/plans", operator, bound.CreatePlan},
+		{get, "/admin/plans/:plan", viewer, bound.GetPlan},
+		{put, "/admin/plans/:plan", operator, bound.PutPlan},
+		{del, "/admin/plans/:plan", operator, bound.DeletePlan},
+
+		{get, "/admin/tenants", viewer, bound.ListTenants},
+		{post, "/admin/tenants", operator, bound.CreateTenant},
+		{get, "/admin/tenants/:tenant", viewer, bound.GetTenant},
+		{patch, "/admin/tenants/:tenant", operator, bound.PatchTenant},
+		{del, "/admin/tenants/:tenant", operator, bound.DeleteTenant},
+		{post, "/admin/tenants/:tenant/reset", operator, bound.ResetTenant},
+
+		{get, "/admin/tenants/:tenant/keys", viewer, bound.ListKeys},
+		{post, "/admin/tenants/:tenant/keys", operator, bound.CreateKey},
+		{del, "/admin/tenants/:tenant/keys/:id", operator, bound.RevokeKey},
+		{post, "/admin/tenants/:tenant/keys/:id/rotate", operator, bound.RotateKey},
+
+		{get, "/admin/service-tokens", viewer, bound.ListServiceTokens},
+		{post, "/admin/service-tokens", administrator, bound.CreateServiceToken},
+		{del, "/admin/service-tokens/:id", administrator, bound.RevokeServiceToken},
+		{post, "/admin/service-tokens/:id/rotate", administrator, bound.RotateServiceToken},
+
+		{get, "/admin/admin-tokens", viewer, bound.ListAdminTokens},
+		{post, "/admin/admin-tokens", administrator, bound.CreateAdminToken},
+		{del, "/admin/admin-tokens/:id", administrator, bound.RevokeAdminToken},
+
+		{get, "/admin/address-policy", viewer, bound.GetAddressPolicy},
+		{put, "/admin/address-policy", operator, bound.PutAddressPolicy},
+		{get, "/admin/mode", viewer, bound.GetMode},
+		{put, "/admin/mode", operator, bound.PutMode},
+
+		{get, "/admin/rate-limits", viewer, bound.GetRateLimits},
+		{get, "/admin/audit", viewer, bound.ListAudit},
+	}
+}
+
+// bindError answers what validate let through and the generated code could not bind: nothing that is known.
+func (a *admin) bindError(c *gin.Context, err error, _ int) {
+	a.fail(c, fmt.Errorf("bind validated parameters: %w", err))
+}
+
+// router has what every route has in common: an id and an address first, so that everything after it can be logged and
+// answered under them, then the log, panics and headers.
+func (s *surface) router() *gin.Engine {
+	gin.SetMode(gin.ReleaseMode)
+	router := gin.New()
+	router.HandleMethodNotAllowed = true
+	router.RedirectTrailingSlash = false
+	router.RedirectFixedPath = false
+	router.Use(s.identify, s.accessLog, s.recoverPanics, s.secureHeaders)
+	router.NoRoute(s.noRoute)
+	router.NoMethod(s.noMethod)
+	return router
+}
+
+// health adds the probes.
+func (c *Common) health(router *gin.Engine, s surface) {
+	h := &health{surface: s, view: c.Health}
+	router.GET("/healthz", h.live)
+	router.GET("/readyz", h.ready)
+}
+
+func (c *Common) surface(challenge string) surface {
+	return surface{addresses: c.Addresses, now: c.Now, log: c.Log, challenge: challenge}
+}
