@@ -16,7 +16,6 @@ import (
 	migratepgx "github.com/golang-migrate/migrate/v4/database/pgx/v5"
 	"github.com/golang-migrate/migrate/v4/source"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
-	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -96,7 +95,7 @@ func migrateUp(ctx context.Context, databaseURL string, steps fs.FS, log *slog.L
 			return fmt.Errorf("migrate up: %w (%w)", ctx.Err(), err)
 		case isLockTimeout(err):
 			log.InfoContext(ctx, "migration waits for a lock held by somebody else, will try again", slog.Duration("waited", lockTimeout))
-			if err := pause(ctx, rand.N(lockRetryPause)); err != nil {
+			if err := pause(ctx, rand.N(lockRetryPause)); err != nil { //nolint:gosec // spreads tries, keeps no secret
 				return fmt.Errorf("migrate up: the database's locks never came free: %w", err)
 			}
 		default:
@@ -149,7 +148,7 @@ func oneStep(ctx context.Context, databaseURL string, steps fs.FS, direction int
 	srcErr, dbErr := m.Close()
 	var dirty migrate.ErrDirty
 	if errors.As(err, &dirty) && dirty.Version >= 0 {
-		version := uint(dirty.Version) //nolint:gosec // checked above
+		version := uint(dirty.Version)
 		return &DirtyError{Version: version, Name: stepName(src, version)}
 	}
 	return errors.Join(err, srcErr, dbErr)
@@ -195,10 +194,10 @@ func migrateStatus(ctx context.Context, databaseURL string, steps fs.FS) (Migrat
 
 	var version int64
 	err = conn.QueryRow(ctx, "SELECT version, dirty FROM schema_migrations LIMIT 1").Scan(&version, &status.Dirty)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) && sqlState(err) != pgerrcode.UndefinedTable {
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) && sqlState(err) != codeUndefinedTable {
 		return status, fmt.Errorf("migration status: %w", err)
 	}
-	status.Version = uint(max(0, version)) //nolint:gosec // not negative
+	status.Version = uint(max(0, version))
 	for v, err := src.First(); err == nil; v, err = src.Next(v) {
 		status.Latest = v
 		if v > status.Version {
@@ -219,7 +218,7 @@ func stepName(src source.Driver, version uint) string {
 
 // isLockTimeout reports whether a step gave up because somebody else holds a lock.
 func isLockTimeout(err error) bool {
-	return errors.Is(err, migrate.ErrLockTimeout) || sqlState(err) == pgerrcode.LockNotAvailable
+	return errors.Is(err, migrate.ErrLockTimeout) || sqlState(err) == codeLockNotAvailable
 }
 
 // pause waits unless ctx ends first.

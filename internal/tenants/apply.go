@@ -234,7 +234,9 @@ func (b *builder) rebuildViews() {
 func (b *builder) fill(v *TenantView) {
 	plan, ok := b.plans.get(v.Tenant.Plan)
 	if !ok {
-		b.broken = append(b.broken, BrokenRow{Table: "tenants", ID: v.Slug, Err: errDanglingPlan})
+		if v.Tenant.Plan != "" { // else the loader has said so
+			b.broken = append(b.broken, BrokenRow{Table: "tenants", ID: v.Slug, Err: errDanglingPlan})
+		}
 		plan = builtinPlan(v.Tenant.Plan)
 	}
 	v.Plan, v.Limits = &plan.plan, plan.rules

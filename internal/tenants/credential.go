@@ -89,12 +89,10 @@ func (c Credential) Matches(stored [32]byte) bool {
 	return subtle.ConstantTimeCompare(c.Hash[:], stored[:]) == 1 && stored != [32]byte{}
 }
 
-// Alive reports whether a credential may be used at a moment: not revoked, and not at or past its expiry. Zero times mean never.
+// Alive reports whether a credential may be used at a moment: not revoked, and not at or past its expiry. Zero times mean
+// never. Revoked is revoked whatever the clock says: the time was written by another machine's.
 func Alive(now, expiresAt, revokedAt time.Time) bool {
-	if !revokedAt.IsZero() && !now.Before(revokedAt) {
-		return false
-	}
-	return expiresAt.IsZero() || now.Before(expiresAt)
+	return revokedAt.IsZero() && (expiresAt.IsZero() || now.Before(expiresAt))
 }
 
 // AliveAt reports whether the key may be used at a moment.

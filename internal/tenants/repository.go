@@ -28,6 +28,9 @@ func (e *ConflictError) Error() string { return e.Detail }
 // Is makes errors.Is(err, ErrConflict) hold.
 func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
 
+// ErrUnknownPlan: a tenant names a plan that does not exist. It is an ErrConflict too.
+var ErrUnknownPlan error = &ConflictError{Detail: "the plan does not exist"}
+
 // Page asks for a slice of a list: up to Limit items after Cursor (opaque; empty: from the start).
 type Page struct {
 	Cursor string
@@ -107,6 +110,20 @@ type Repository interface {
 	// Idempotent runs change once per key: the first call stores its status and body with the request's hash, a repeat
 	// with the same hash gets them back, one with another hash gets ErrConflict. Rows live 24 h.
 	Idempotent(ctx context.Context, key string, requestHash [32]byte, change func(ctx context.Context) (status int, body []byte, err error)) (status int, body []byte, replayed bool, err error)
+}
+
+// ExceptionRepository stores the exceptions to plans and the network lists, on the terms of Repository.
+type ExceptionRepository interface {
+	// ListOverrides lists a tenant's overrides by limit name, expired ones included.
+	ListOverrides(ctx context.Context, tenant string, p Page) (List[Override], error)
+	// PutOverride sets the exception to one limit; TenantID of o is not read.
+	PutOverride(ctx context.Context, a audit.Actor, tenant string, o Override) (Override, error)
+	DeleteOverride(ctx context.Context, a audit.Actor, tenant, limit string) error
+
+	ListNetworks(ctx context.Context, p Page) (List[Network], error)
+	// CreateNetwork adds an entry; the same range with the same action is an ErrConflict.
+	CreateNetwork(ctx context.Context, a audit.Actor, n Network) (Network, error)
+	DeleteNetwork(ctx context.Context, a audit.Actor, id int64) error
 }
 
 // Loader gives the Directory what changed.
