@@ -28,6 +28,39 @@ type Sources struct {
 // Load reads and checks every setting. An error is one line: a *SettingError that names the setting, or what is wrong
 // with the file.
 func Load(src Sources) (*Config, error) {
+	c, err := read(src, func(*Setting) bool { return true })
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// LoadDatabaseURL reads the one setting that migrations and admin-token create need; names are checked all the same.
+func LoadDatabaseURL(src Sources) (Secret, error) {
+	c, err := read(src, func(s *Setting) bool { return s.Env == databaseSetting })
+	if err != nil {
+		return "", err
+	}
+	if c.DatabaseURL == "" {
+		return "", settingErrorf(databaseSetting, "is required")
+	}
+	return c.DatabaseURL, nil
+}
+
+// LoadListen reads where the public listener is and whether it speaks TLS.
+func LoadListen(src Sources) (addr string, secure bool, err error) {
+	c, err := read(src, func(s *Setting) bool { return s.Env == listenSetting || s.Env == certSetting })
+	if err != nil {
+		return "", false, err
+	}
+	return c.Listen, c.TLSCertFile != "", nil
+}
+
+// read merges the layers and parses the settings that want asks for.
+func read(src Sources, want func(*Setting) bool) (*Config, error) {
 	table := Settings()
 	merged := koanf.New(".")
 	c := &Config{Origins: map[string]string{}, values: map[string]string{}}
@@ -44,7 +77,7 @@ func Load(src Sources) (*Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := resolveFiles(table, values); err != nil {
+		if err := resolveFiles(table, values, want); err != nil {
 			return nil, err
 		}
 		if err := merged.Load(layerProvider(values), nil); err != nil {
@@ -57,23 +90,28 @@ func Load(src Sources) (*Config, error) {
 	for i := range table {
 		s := &table[i]
 		value := merged.String(s.Env)
-		if value == "" {
+		if value == "" || !want(s) {
 			continue
 		}
-		if err := s.parse(c, value); err != nil {
-			return nil, &SettingError{Name: s.Env, Reason: err.Error()}
+		if err := c.set(s, value); err != nil {
+			return nil, err
 		}
-		if !s.Secret {
-			c.values[s.Env] = value
-		}
-		if s.Later != "" {
-			return nil, settingErrorf(s.Env, "%s; remove the setting", s.Later)
-		}
-	}
-	if err := c.Validate(); err != nil {
-		return nil, err
 	}
 	return c, nil
+}
+
+// set parses one setting.
+func (c *Config) set(s *Setting, value string) error {
+	if err := s.parse(c, value); err != nil {
+		return &SettingError{Name: s.Env, Reason: err.Error()}
+	}
+	if s.Later != "" {
+		return settingErrorf(s.Env, "%s; remove the setting", s.Later)
+	}
+	if !s.Secret {
+		c.values[s.Env] = value
+	}
+	return nil
 }
 
 // layerProvider is a flat map as koanf wants it.
@@ -247,12 +285,12 @@ func scalarText(v any) (string, bool) {
 }
 
 // resolveFiles replaces NAME_FILE by NAME with the file's content, less the line break at its end.
-func resolveFiles(table []Setting, values map[string]string) error {
+func resolveFiles(table []Setting, values map[string]string, want func(*Setting) bool) error {
 	for i := range table {
 		s := &table[i]
 		name := s.Env + fileSuffix
 		path, given := values[name]
-		if !s.Secret || !given {
+		if !s.Secret || !given || !want(s) {
 			continue
 		}
 		if _, both := values[s.Env]; both {

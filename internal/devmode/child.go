@@ -123,7 +123,7 @@ func (c *child) kill() error {
 	if c.exited() {
 		return nil
 	}
-	_ = signalTree(c.cmd.Process.Pid, syscall.SIGKILL) // the wait below tells whether it worked
+	killTree(c.cmd.Process.Pid)
 	if !c.wait(killWait) {
 		return fmt.Errorf("%s (pid %d) cannot be killed", c.spec.name, c.cmd.Process.Pid)
 	}
@@ -176,6 +176,33 @@ func signalTree(pid int, sig syscall.Signal) error {
 		_ = syscall.Kill(p, sig) // it may have ended meanwhile
 	}
 	return nil
+}
+
+// killTree kills a process and everything below it and waits until the latter is gone: a Postgres whose old backends
+// still hold its shared memory does not start again. The parent is stopped first: once it is dead, its children are
+// somebody else's and cannot be told any more.
+func killTree(pid int) {
+	_ = syscall.Kill(pid, syscall.SIGSTOP) // whoever cannot be stopped is gone
+	below := descendants(pid)
+	for _, p := range append(below, pid) {
+		_ = syscall.Kill(p, syscall.SIGKILL)
+	}
+	poll(killWait, func() bool {
+		for _, p := range below {
+			if running(p) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// running reports whether a process exists and is more than a zombie.
+func running(pid int) bool {
+	if syscall.Kill(pid, 0) != nil {
+		return false
+	}
+	return commandLine(pid) != "" // a zombie has none
 }
 
 // descendants are the processes below pid.
@@ -272,7 +299,7 @@ func endLeftover(dir, name string) {
 	if poll(stopGrace, func() bool { return !ours() }) {
 		return
 	}
-	_ = signalTree(pid, syscall.SIGKILL)
+	killTree(pid)
 	poll(killWait, func() bool { return !ours() })
 }
 

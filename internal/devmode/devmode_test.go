@@ -234,3 +234,11 @@ func TestVersionIn(t *testing.T) {
 		require.Equal(t, want, versionIn(dir), dir)
 	}
 }
+
+func TestMiniRedisAnswers(t *testing.T) {
+	t.Parallel()
+	m, err := StartMiniRedis()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Stop()) })
+	require.Equal(t, "+OK", command(t, strings.TrimPrefix(m.URL(), "redis://"), "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv"))
+}

@@ -1,0 +1,32 @@
+// Command pegel is the whole platform: the service, its database migrations and its small helpers.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// version is set when a release is built (-ldflags "-X main.version=…").
+var version = "unknown"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-ctx.Done()
+		stop() // from now on a second signal ends the process at once
+	}()
+	if err := realMain(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "pegel:", err)
+		os.Exit(1)
+	}
+}
+
+// realMain runs one command until it is done or ctx ends.
+func realMain(ctx context.Context, args []string) error {
+	root := rootCommand()
+	root.SetArgs(args)
+	return root.ExecuteContext(ctx)
+}

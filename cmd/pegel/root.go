@@ -1,0 +1,114 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pegel-dev/pegel/internal/app"
+)
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "pegel",
+		Short: "Rate limits for the tenants of one API",
+		Long: `Pegel measures how high each tenant stands against its plan, slows a tenant down before it stops one, lets your
+own services through by who they are, and keeps deciding when Redis is gone.`,
+		Example: `  pegel dev                      try it: brings its own Postgres and Redis, prints curl lines
+  pegel serve                    run a replica (PEGEL_DATABASE_URL, PEGEL_REDIS_URL, …)
+  pegel admin-token create --name ops
+  pegel config check`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version,
+	}
+	root.SetVersionTemplate("pegel {{.Version}}\n")
+	root.AddCommand(serveCommand(), devCommand(), migrateCommand(), adminTokenCommand(), healthcheckCommand(), configCommand(), versionCommand())
+	return root
+}
+
+// settingFlags gives a command the flags of some settings, --config, and a function that reads all sources.
+type settingFlags struct {
+	file  string
+	flags *pflag.FlagSet
+	table []app.Setting
+}
+
+// addSettings adds a flag for every setting that keep accepts, and the *_FILE variants of secrets.
+func addSettings(cmd *cobra.Command, keep func(app.Setting) bool) *settingFlags {
+	s := &settingFlags{flags: cmd.Flags()}
+	cmd.Flags().StringVar(&s.file, "config", os.Getenv(app.ConfigFileEnv), "YAML file with settings, weaker than the environment and flags")
+	for _, setting := range app.Settings() {
+		if !keep(setting) {
+			continue
+		}
+		s.table = append(s.table, setting)
+		help := setting.Help + " (" + setting.Kind + ")"
+		if setting.Default != "" {
+			help += " (default " + setting.Default + ")"
+		}
+		cmd.Flags().String(setting.Flag(), "", help)
+		if setting.Secret {
+			cmd.Flags().String(setting.Flag()+"-file", "", "read --"+setting.Flag()+" from this file")
+		}
+		if setting.Later != "" {
+			_ = cmd.Flags().MarkHidden(setting.Flag()) // the flag exists
+			if setting.Secret {
+				_ = cmd.Flags().MarkHidden(setting.Flag() + "-file")
+			}
+		}
+	}
+	return s
+}
+
+// sources are the flags that were given, the environment and the file.
+func (s *settingFlags) sources() app.Sources {
+	given := map[string]string{}
+	for _, setting := range s.table {
+		for suffix, env := range map[string]string{"": setting.Env, "-file": setting.Env + "_FILE"} {
+			if f := s.flags.Lookup(setting.Flag() + suffix); f != nil && f.Changed {
+				given[env] = f.Value.String()
+			}
+		}
+	}
+	return app.Sources{File: s.file, Env: os.Environ(), Flags: given}
+}
+
+func everySetting(app.Setting) bool { return true }
+
+// named accepts the settings of these names.
+func named(names ...string) func(app.Setting) bool {
+	return func(s app.Setting) bool {
+		for _, n := range names {
+			if s.Env == n {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// settingsHelp is the table of settings for the long help of serve.
+func settingsHelp() string {
+	var b strings.Builder
+	b.WriteString("\nSettings: the environment variable of each flag is PEGEL_ and its name in capitals (--listen is PEGEL_LISTEN).\n")
+	b.WriteString("A file given by --config holds the same names. Flags beat the environment, the environment beats the file.\n")
+	b.WriteString("Secrets can be read from files: PEGEL_DATABASE_URL_FILE=/run/secrets/database_url.\n")
+	b.WriteString("A variable that is set to nothing counts as not set; an unknown PEGEL_ name stops the start.\n")
+	return b.String()
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "pegel", version)
+			return err
+		},
+	}
+}

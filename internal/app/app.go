@@ -1,0 +1,289 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pegel-dev/pegel/internal/decision"
+	"github.com/pegel-dev/pegel/internal/httpapi"
+	"github.com/pegel-dev/pegel/internal/postgres"
+	"github.com/pegel-dev/pegel/internal/proxy"
+	"github.com/pegel-dev/pegel/internal/ratelimit"
+	"github.com/pegel-dev/pegel/internal/tenants"
+	"github.com/pegel-dev/pegel/internal/usage"
+)
+
+// The names of the listeners, for Addr.
+const (
+	publicListener = "public"
+	adminListener  = "admin"
+	proxyListener  = "proxy"
+)
+
+// Options are what the process brings, besides its settings.
+type Options struct {
+	Log *slog.Logger
+	// Now is this replica's clock: time.Now.
+	Now func() time.Time
+	// Version of the binary.
+	Version string
+	// Name of this replica among the others; empty: the host's.
+	Name string
+}
+
+// App is one replica: New builds it and takes its addresses, Run serves until told to stop. It holds every part of the
+// service, and nobody else builds one.
+type App struct {
+	cfg  *Config
+	log  *slog.Logger
+	now  func() time.Time
+	name string
+
+	listeners  listeners
+	pool       *pgxpool.Pool // configuration, audit, migrations
+	stores     *stores
+	directory  *tenants.Directory
+	repository *postgres.Repository
+	poller     *tenants.Poller
+	usage      *usage.Aggregator
+	metrics    *prometheus.Registry
+	health     *health
+	ready      chan struct{} // closed when the replica first can decide
+}
+
+// New builds a replica and binds its listeners. It asks no store: Postgres and Redis may be down. An error is one line;
+// nothing is left open then.
+func New(cfg *Config, opts Options) (a *App, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	a = &App{
+		cfg: cfg, log: opts.Log, now: opts.Now, name: opts.Name, ready: make(chan struct{}),
+		directory: tenants.NewDirectory(0), usage: usage.NewAggregator(0), metrics: newMetrics(opts.Version),
+	}
+	a.listeners.log = opts.Log
+	if a.name == "" {
+		if a.name, err = os.Hostname(); err != nil {
+			return nil, fmt.Errorf("find the name of this machine: %w", err)
+		}
+	}
+	defer func() {
+		if err != nil {
+			a.close()
+		}
+	}()
+	if err := a.openStores(); err != nil {
+		return nil, err
+	}
+	if err := a.openListeners(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// openStores makes pools and clients; none connects before it is used.
+func (a *App) openStores() error {
+	var err error
+	a.pool, err = postgres.NewPool(string(a.cfg.DatabaseURL), postgres.PoolOptions{
+		MaxConns: int32(a.cfg.DatabasePoolSize), MinIdle: 1, Name: "pegel configuration", //nolint:gosec // at most 1,000
+	})
+	if err != nil {
+		return fmt.Errorf("open the configuration pool: %w", err)
+	}
+	a.repository = postgres.NewRepository(a.pool)
+	a.poller = tenants.NewPoller(a.directory, a.repository, tenants.PollerOptions{
+		Clock: a.now, Log: a.log, OnBroken: countBroken(a.metrics),
+	})
+	a.stores, err = openStores(a.cfg, a.now, a.log, a.metrics)
+	if err != nil {
+		return err
+	}
+	a.health = &health{name: a.name, stores: a.stores}
+	return nil
+}
+
+// openListeners binds every address and says what is served on it.
+func (a *App) openListeners() error {
+	var cert *certificate
+	if a.Secure() {
+		var err error
+		if cert, err = newCertificate(a.cfg.TLSCertFile, a.cfg.TLSKeyFile, a.now, a.log); err != nil {
+			return &SettingError{Name: certSetting, Reason: err.Error()}
+		}
+	}
+	addresses, err := decision.NewAddressResolver(decision.AddressConfig{
+		TrustedProxies: a.cfg.TrustedProxies, Header: a.cfg.ClientIPHeader, IPv6Prefix: a.cfg.IPv6Prefix,
+	})
+	if err != nil {
+		return &SettingError{Name: "PEGEL_CLIENT_IP_HEADER", Reason: err.Error()}
+	}
+	engine := decision.New(decision.Config{
+		Store: a.stores.store, Directory: a.directory, Recorder: newCountedRecorder(a.usage, a.metrics), Now: a.now, Mode: ratelimit.Mode(a.cfg.Mode),
+		IPv6Prefix: a.cfg.IPv6Prefix, Log: a.log,
+	})
+	holder := decision.NewHolder(a.cfg.HeldPerTenant, a.cfg.HeldTotal, nil)
+	a.observe(holder)
+	common := httpapi.Common{
+		Engine: engine, Directory: a.directory, Addresses: addresses, Health: a.health, Now: a.now, Log: a.log,
+	}
+	if err := a.openPublic(common, holder, cert); err != nil {
+		return err
+	}
+	if err := a.openAdmin(common, cert); err != nil {
+		return err
+	}
+	return a.openProxy(engine, addresses, holder, cert)
+}
+
+func (a *App) openPublic(common httpapi.Common, holder *decision.Holder, cert *certificate) error {
+	h, err := httpapi.NewPublic(httpapi.PublicConfig{Common: common, Holder: holder, TrustIdentity: a.cfg.TrustIdentityHeaders})
+	if err != nil {
+		return fmt.Errorf("build the public interface: %w", err)
+	}
+	l, err := a.listeners.listen(context.Background(), publicListener, listenSetting, a.cfg.Listen, cert)
+	if err != nil {
+		return err
+	}
+	a.listeners.handle(l, h, readTimeout)
+	return nil
+}
+
+func (a *App) openAdmin(common httpapi.Common, cert *certificate) error {
+	h, err := httpapi.NewAdmin(httpapi.AdminConfig{
+		Common: common, Repository: a.repository, Usage: a.usage, Mode: ratelimit.Mode(a.cfg.Mode),
+		BootstrapToken: string(a.cfg.AdminToken), Random: rand.Reader, Changed: a.ownChange,
+		Metrics: promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}),
+	})
+	if err != nil {
+		return fmt.Errorf("build the admin interface: %w", err)
+	}
+	l, err := a.listeners.listen(context.Background(), adminListener, adminSetting, a.cfg.AdminListen, cert)
+	if err != nil {
+		return err
+	}
+	a.listeners.handle(l, h, readTimeout)
+	return nil
+}
+
+func (a *App) openProxy(engine *decision.Engine, addresses *decision.AddressResolver, holder *decision.Holder, cert *certificate) error {
+	if a.cfg.ProxyListen == "" {
+		return nil
+	}
+	h, err := proxy.New(proxy.Config{
+		Engine: engine, Addresses: addresses, Holder: holder, Upstream: a.cfg.ProxyUpstream,
+		TrustIdentityHeaders: a.cfg.TrustIdentityHeaders, Log: a.log,
+	})
+	if err != nil {
+		return &SettingError{Name: upstreamSetting, Reason: err.Error()}
+	}
+	l, err := a.listeners.listen(context.Background(), proxyListener, proxySetting, a.cfg.ProxyListen, cert)
+	if err != nil {
+		return err
+	}
+	a.listeners.handle(l, whenLoaded(a.directory, h), 0) // an upload through the proxy may take as long as it likes
+	return nil
+}
+
+// Addr is where a listener ("public", "admin", "proxy") really is; empty when it is off.
+func (a *App) Addr(name string) string { return a.listeners.addr(name) }
+
+// Secure reports whether the listeners speak TLS.
+func (a *App) Secure() bool { return a.cfg.TLSCertFile != "" }
+
+// Ready is closed when the replica is migrated, loaded and decides.
+func (a *App) Ready() <-chan struct{} { return a.ready }
+
+// Run serves until ctx ends, drains and closes everything. It may be called once. It returns nil after an orderly end,
+// also when ctx ends while it still waits for Postgres.
+//
+// The drain: /readyz says 503 and answers close their connections; after the drain pause the listeners close; requests in
+// flight, held ones included, finish or are cut at the drain timeout; then the background work and the stores end.
+func (a *App) Run(ctx context.Context) error {
+	defer a.close()
+	failed := a.listeners.serve()
+	a.log.Info("listening", slog.String("public", a.Addr(publicListener)), slog.String("admin", a.Addr(adminListener)),
+		slog.String("proxy", a.Addr(proxyListener)), slog.Bool("tls", a.Secure()))
+
+	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
+	var background sync.WaitGroup
+	defer background.Wait()
+	defer stopWork()
+
+	background.Go(func() { a.stores.watch(work) })
+
+	startup, stopStartup := context.WithCancel(ctx)
+	defer stopStartup()
+	fatal := make(chan error, 1)
+	background.Go(func() {
+		if err := a.start(startup); err != nil {
+			fatal <- err
+			return
+		}
+		if startup.Err() == nil {
+			a.work(work)
+		}
+	})
+
+	var cause error
+	select {
+	case <-ctx.Done():
+	case cause = <-fatal:
+	case cause = <-failed:
+	}
+	stopStartup()
+	return errors.Join(cause, a.drain())
+}
+
+// drain takes the replica out of service in order.
+func (a *App) drain() error {
+	a.health.drain()
+	a.listeners.draining.Store(true)
+	a.log.Info("draining", slog.Duration("pause", a.cfg.DrainPause), slog.Duration("timeout", a.cfg.DrainTimeout))
+	pause := time.NewTimer(a.cfg.DrainPause)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-a.nobodyCame():
+	}
+	limit, cancel := context.WithTimeout(context.Background(), a.cfg.DrainTimeout)
+	defer cancel()
+	if err := a.listeners.shutdown(limit); err != nil {
+		return fmt.Errorf("drain: %w", err)
+	}
+	a.log.Info("drained")
+	return nil
+}
+
+// nobodyCame is closed when the replica was never ready: no balancer sends it anything, so there is nobody to wait for.
+func (a *App) nobodyCame() <-chan struct{} {
+	select {
+	case <-a.ready:
+		return nil
+	default:
+		closed := make(chan struct{})
+		close(closed)
+		return closed
+	}
+}
+
+// close gives back what New took. The pools end last: background work has ended by then.
+func (a *App) close() {
+	a.listeners.close()
+	if a.stores != nil {
+		a.stores.close(a.log)
+	}
+	if a.pool != nil {
+		a.pool.Close()
+	}
+}

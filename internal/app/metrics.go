@@ -1,0 +1,98 @@
+package app
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/pegel-dev/pegel/internal/decision"
+	"github.com/pegel-dev/pegel/internal/ratelimit"
+	"github.com/pegel-dev/pegel/internal/tenants"
+	"github.com/pegel-dev/pegel/internal/usage"
+)
+
+// newMetrics is the registry behind /metrics, with what concerns the process. No metric has a tenant, a key, an address or
+// a path in a label: the number of series is fixed.
+func newMetrics(version string) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "pegel_build_info", Help: "1, with the version of the binary.", ConstLabels: prometheus.Labels{"version": version},
+	})
+	build.Set(1)
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build)
+	return r
+}
+
+// observe registers the replica's own numbers, read when they are scraped.
+func (a *App) observe(holder *decision.Holder) {
+	gauge := func(name, help string, value func() float64) {
+		a.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+	}
+	gauge("pegel_held_requests", "Requests held in slow-down now.", func() float64 { return float64(holder.Held()) })
+	gauge("pegel_ready", "1 while this replica takes traffic.", func() float64 { return truth(a.health.Readiness().Ready) })
+	gauge("pegel_tenants", "Tenants in the loaded configuration.", func() float64 { return float64(a.directory.Snapshot().TenantCount()) })
+	gauge("pegel_config_version", "Version of the loaded configuration.", func() float64 { return float64(a.directory.Snapshot().Version) })
+	gauge("pegel_config_age_seconds", "Time since Postgres last confirmed the loaded configuration.", func() float64 {
+		confirmed := a.directory.Snapshot().ConfirmedAt
+		if confirmed.IsZero() {
+			return 0
+		}
+		return a.now().Sub(confirmed).Seconds()
+	})
+	for name, up := range map[string]func() string{"redis": a.health.redis, "postgres": a.health.postgres} {
+		a.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "pegel_store_up", Help: "1 while the store answers.", ConstLabels: prometheus.Labels{"store": name},
+		}, func() float64 { return truth(up() == storeUp) }))
+	}
+	for _, source := range []ratelimit.Source{ratelimit.SourceRedis, ratelimit.SourcePostgres, ratelimit.SourceNone} {
+		a.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "pegel_decision_source", Help: "1 for the store that decides now.", ConstLabels: prometheus.Labels{"source": string(source)},
+		}, func() float64 { return truth(a.health.source() == source) }))
+	}
+}
+
+// countBroken counts the configuration rows that could not be used, at each load that meets them.
+func countBroken(r prometheus.Registerer) func(tenants.BrokenRow) {
+	broken := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "pegel_config_broken_rows_total", Help: "Configuration rows that could not be used, once for each load that met one.",
+	})
+	r.MustRegister(broken)
+	return func(tenants.BrokenRow) { broken.Inc() }
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// countedRecorder counts verdicts on the way to the usage aggregator.
+type countedRecorder struct {
+	next     usage.Recorder
+	verdicts [3]prometheus.Counter // by usage.Verdict
+	other    prometheus.Counter
+}
+
+func newCountedRecorder(next usage.Recorder, r prometheus.Registerer) *countedRecorder {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "pegel_decisions_total", Help: "Decided hits, by what became of them.",
+	}, []string{"verdict"})
+	r.MustRegister(vec)
+	return &countedRecorder{
+		next: next,
+		verdicts: [3]prometheus.Counter{
+			usage.Allowed: vec.WithLabelValues("allow"), usage.Slowed: vec.WithLabelValues("slow"), usage.Refused: vec.WithLabelValues("deny"),
+		},
+		other: vec.WithLabelValues("other"),
+	}
+}
+
+// Record counts one event.
+func (c *countedRecorder) Record(ev usage.Event) {
+	counter := c.other
+	if int(ev.Verdict) < len(c.verdicts) {
+		counter = c.verdicts[ev.Verdict]
+	}
+	counter.Inc()
+	c.next.Record(ev)
+}
