@@ -6,7 +6,7 @@
 
 -- One row. Every change locks it first, so versions become visible in the order they were given and none is ever missed.
 CREATE TABLE config_version (
-    only                  boolean     PRIMARY KEY DEFAULT true CHECK (only),
+    singleton             boolean     PRIMARY KEY DEFAULT true CHECK (singleton),
     version               bigint      NOT NULL DEFAULT 1,
     -- Deletions after this version are all in config_deletions; a replica that is further behind loads everything.
     deletions_since       bigint      NOT NULL DEFAULT 0,
@@ -71,7 +71,7 @@ CREATE TABLE limits (
 
 -- The address policy: one row, its limits beside it.
 CREATE TABLE address_policy (
-    only       boolean     PRIMARY KEY DEFAULT true CHECK (only),
+    singleton  boolean     PRIMARY KEY DEFAULT true CHECK (singleton),
     version    bigint      NOT NULL DEFAULT 1,
     changed_in bigint      NOT NULL DEFAULT 0,
     updated_at timestamptz NOT NULL DEFAULT now()

@@ -1,0 +1,9 @@
+package postgres
+
+// What the tests of this package's outside need from its inside.
+var (
+	MigrateUpFrom     = migrateUp
+	MigrateStatusFrom = migrateStatus
+	EncodeCursor      = encodeCursor
+	Clip              = clip
+)
