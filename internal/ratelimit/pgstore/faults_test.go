@@ -3,7 +3,6 @@ package pgstore_test
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -28,7 +27,7 @@ const late = 350 * time.Millisecond
 func ownServer(t *testing.T) *devmode.Postgres {
 	t.Helper()
 	server := testenv.PostgresServer(t)
-	require.NoError(t, postgres.MigrateUp(t.Context(), server.URL(), slog.New(slog.NewTextHandler(io.Discard, nil))))
+	require.NoError(t, postgres.MigrateUp(t.Context(), server.URL(), slog.New(slog.DiscardHandler)))
 	return server
 }
 

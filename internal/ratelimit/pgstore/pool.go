@@ -28,7 +28,7 @@ func PoolConfig(url string, size int, timeout time.Duration) (*pgxpool.Config, e
 		return nil, errBadURL
 	}
 	size = max(1, min(size, maxPoolSize))
-	cfg.MaxConns = int32(size) //nolint:gosec // 1 … maxPoolSize
+	cfg.MaxConns = int32(size)
 	cfg.MinConns = min(warmConnections, cfg.MaxConns)
 	cfg.HealthCheckPeriod = warmCheck
 	cfg.ConnConfig.ConnectTimeout = max(minDialTimeout, timeout)

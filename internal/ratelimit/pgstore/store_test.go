@@ -114,23 +114,22 @@ func TestRefundTakesTheOldestFirst(t *testing.T) {
 
 func TestBackwardClockFreesNothing(t *testing.T) {
 	t.Parallel()
-	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindowLog, ratelimit.FixedWindow} {
-		t.Run(string(a), func(t *testing.T) {
-			t.Parallel()
-			c := newClock()
-			s, pool := newStore(t, pgstore.WithClock(c.now))
-			k := counter(window(a, 10, time.Minute))
-			one(t, s, take(6, 1, k))
-			c.advance(-50 * time.Second)
-			require.Equal(t, int64(4), one(t, s, take(10, 1, k)).Admitted)
-			c.advance(109 * time.Second)
-			require.Zero(t, one(t, s, take(1, 1, k)).Admitted, "hits made while the clock was behind last as long as the others")
+	c := newClock()
+	s, pool := newStore(t, pgstore.WithClock(c.now))
+	log, fixed := counter(window(ratelimit.SlidingWindowLog, 10, time.Minute)), counter(window(ratelimit.FixedWindow, 10, time.Minute))
+	one(t, s, take(6, 1, log, fixed))
+	c.advance(-50 * time.Second)
+	out := one(t, s, take(10, 1, log, fixed))
+	require.Equal(t, int64(4), out.Admitted)
+	require.Equal(t, []int64{10, 10}, used(out))
+	require.Equal(t, 110*time.Second, out.Counters[1].ResetAfter, "the window that was current stays it")
+	require.Equal(t, int64(3), rowCount(t, pool))
+	require.Equal(t, 117500*time.Millisecond, out.Counters[0].ResetAfter)
+	require.Equal(t, 60*time.Second+5*time.Second, out.Counters[0].RetryAfter, "a hit lasts a window, whatever the clock did before it")
+	require.Equal(t, []int64{5, 5}, used(one(t, s, refund(5, log, fixed))))
 
-			c.advance(-time.Hour)
-			require.Equal(t, int64(10), one(t, s, take(20, 1, k)).Admitted, "a clock that was wrong by more than a window")
-			require.Equal(t, int64(1), rowCount(t, pool), "its rows are gone")
-		})
-	}
+	c.advance(-time.Hour)
+	require.Equal(t, int64(10), one(t, s, take(20, 1, log, fixed)).Admitted, "a clock that was wrong by more than a window")
 }
 
 func TestSubSecondBucketsAreCountedByTheSecond(t *testing.T) {
@@ -143,7 +142,6 @@ func TestSubSecondBucketsAreCountedByTheSecond(t *testing.T) {
 	require.Equal(t, int64(5), out.Counters[0].Used)
 	require.Zero(t, out.Counters[0].Remaining)
 	require.Equal(t, 10*time.Millisecond, out.Counters[0].DelayStep)
-	require.LessOrEqual(t, out.Counters[0].Delay, 50*time.Millisecond, "a queue of 5 at 100 a second never waits longer")
 	require.Equal(t, ratelimit.Never, one(t, s, take(1, 6, k)).Counters[0].RetryAfter, "more than the queue ever holds")
 }
 
