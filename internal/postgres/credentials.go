@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"time"
 
@@ -311,7 +310,7 @@ func serviceFrom(r *serviceRow) (tenants.ServiceToken, error) {
 	exempt, okExempt := texts(r.Exempt)
 	may, okMay := texts(r.May)
 	if !okExempt || !okMay {
-		return t, errors.Join(err, errNull)
+		return t, together(err, errNull)
 	}
 	for _, s := range exempt {
 		t.Exempt = append(t.Exempt, ratelimit.Scope(s))
@@ -320,7 +319,7 @@ func serviceFrom(r *serviceRow) (tenants.ServiceToken, error) {
 		t.May = append(t.May, tenants.Permission(s))
 	}
 	check := tenants.ServiceToken{Name: t.Name, Exempt: t.Exempt, May: t.May}
-	return t, errors.Join(err, invalid(tenants.ValidateServiceToken(&check, time.Time{})))
+	return t, together(err, invalid(tenants.ValidateServiceToken(&check, time.Time{})))
 }
 
 func adminFrom(r *adminRow) (tenants.AdminToken, error) {
@@ -330,7 +329,7 @@ func adminFrom(r *adminRow) (tenants.AdminToken, error) {
 		ExpiresAt: end(r.ExpiresAt), RevokedAt: revoked(r.RevokedAt), LastUsedAt: moment(r.LastUsedAt),
 	}
 	check := tenants.AdminToken{Name: t.Name, Role: t.Role}
-	return t, errors.Join(err, invalid(tenants.ValidateAdminToken(&check, time.Time{})))
+	return t, together(err, invalid(tenants.ValidateAdminToken(&check, time.Time{})))
 }
 
 // revoked reads the moment of a revocation. Anything but NULL revokes, infinity included.

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"time"
 
@@ -146,7 +145,7 @@ func overrideFrom(r *overrideRow) (tenants.Override, error) {
 	}
 	// An expiry in the past is how overrides end, not a fault: it is left out of the check.
 	check := tenants.Override{LimitName: o.LimitName, Quota: o.Quota, Reason: o.Reason}
-	return o, errors.Join(err, invalid(tenants.ValidateOverride(&check, time.Time{})))
+	return o, together(err, invalid(tenants.ValidateOverride(&check, time.Time{})))
 }
 
 func networkFrom(r *networkRow) (tenants.Network, error) {
@@ -156,7 +155,7 @@ func networkFrom(r *networkRow) (tenants.Network, error) {
 		ExpiresAt: end(r.ExpiresAt), CreatedAt: moment(r.CreatedAt),
 	}
 	check := tenants.Network{CIDR: n.CIDR, Action: n.Action, Reason: n.Reason}
-	return n, errors.Join(err, invalid(tenants.ValidateNetwork(&check, time.Time{})))
+	return n, together(err, invalid(tenants.ValidateNetwork(&check, time.Time{})))
 }
 
 func overrideFields(o *tenants.Override) map[string]any {

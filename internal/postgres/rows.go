@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +83,7 @@ func limitArgs(r *tenants.Rule) []any {
 // textOf is a text column's value; NULL is a finding.
 func textOf(s *string, err *error) string {
 	if s == nil {
-		*err = errors.Join(*err, errNull)
+		*err = together(*err, errNull)
 		return ""
 	}
 	return *s
@@ -141,6 +142,20 @@ func invalid(found []tenants.FieldError) error {
 		parts[i] = f.Pointer + " " + f.Message
 	}
 	return errors.New(strings.Join(parts, "; "))
+}
+
+// together is several findings about one row as one line; nil when there are none, each text once.
+func together(errs ...error) error {
+	var texts []string
+	for _, err := range errs {
+		if err != nil && !slices.Contains(texts, err.Error()) {
+			texts = append(texts, err.Error())
+		}
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(texts, "; "))
 }
 
 func broken(table, id string, err error) tenants.BrokenRow {

@@ -195,11 +195,11 @@ func tenantFrom(row *tenantRow) (tenants.Tenant, error) {
 	}
 	metadata, err := metadataOf(row.Metadata)
 	t.Metadata = metadata
-	why = errors.Join(why, err)
+	why = together(why, err)
 	if row.Plan != nil {
-		why = errors.Join(why, invalid(tenants.ValidateTenant(&t)))
+		why = together(why, invalid(tenants.ValidateTenant(&t)))
 	} else {
-		why = errors.Join(why, errors.New("its plan does not exist"))
+		why = together(why, errors.New("its plan does not exist"))
 	}
 	if why != nil {
 		t.Name, t.Plan, t.ContactEmail, t.Metadata = t.Slug, noPlan, "", map[string]string{}
