@@ -155,6 +155,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	onlyWebSockets(r.Header)
+	// An upstream may answer before it has read the body. Without this net/http keeps the answer back until the client has
+	// sent all of it. Writers that have no such switch are always in full duplex.
+	_ = http.NewResponseController(w).EnableFullDuplex()
 	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
 }
 
