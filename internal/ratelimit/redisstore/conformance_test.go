@@ -1,0 +1,36 @@
+package redisstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/pegel-dev/pegel/internal/ratelimit"
+	"github.com/pegel-dev/pegel/internal/ratelimit/redisstore"
+	"github.com/pegel-dev/pegel/internal/ratelimit/storetest"
+	"github.com/pegel-dev/pegel/internal/testenv"
+)
+
+// TestConformsOnRedis runs the whole suite, the comparison with the reference model included, on a real server.
+func TestConformsOnRedis(t *testing.T) {
+	storetest.Run(t, storetest.Factory{New: onTestClock(testenv.Redis)})
+}
+
+// TestConformsOnMiniredis: `pegel dev` without a Redis uses it. It is no proof of the script; the test above is.
+func TestConformsOnMiniredis(t *testing.T) {
+	storetest.Run(t, storetest.Factory{
+		Checks: 30,
+		New: onTestClock(func(tb testing.TB) string {
+			server := miniredis.RunT(tb)
+			server.ClockTTL(true)
+			return "redis://" + server.Addr()
+		}),
+	})
+}
+
+func onTestClock(url func(testing.TB) string) func(testing.TB, *storetest.Clock) ratelimit.Store {
+	return func(tb testing.TB, clock *storetest.Clock) ratelimit.Store {
+		return newStore(tb, redisstore.Config{URL: url(tb), Timeout: 10 * time.Second, TestClock: clock.Now})
+	}
+}

@@ -1,0 +1,16 @@
+// Package redisstore is a ratelimit.Store on Redis: one Lua script, charge.lua, settles several charges in one round trip,
+// on the server's own clock. It is tested on Redis 7.0; the server needs maxmemory-policy noeviction, because an evicted
+// counter is a forgotten one.
+//
+// Internal/app makes a Store, everybody else sees a ratelimit.Store. It is safe for concurrent use.
+//
+// Sending. EVALSHA with up to 32 charges; more of them go in one pipeline. On a cluster the charges of one group (one hash
+// tag) go together. A call is sent again only after a reply that proves that nothing was executed: NOSCRIPT (with the
+// script's text), READONLY (once, over new connections), and on a cluster MOVED and ASK. Nothing is sent twice after a
+// timeout or a broken connection, so nothing is ever counted twice.
+//
+// Failing. Every call ends by its deadline (Config.Timeout, or the caller's when that is sooner), waiting for a connection
+// and making one included. An error wraps ratelimit.ErrUnavailable, unless the caller cancelled. The store neither retries
+// nor fails over nor opens a breaker; that is for the decorators in ratelimit. Making a Store contacts nobody, so a start
+// never waits for Redis.
+package redisstore
