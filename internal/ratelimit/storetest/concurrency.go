@@ -2,12 +2,12 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pegel-dev/pegel/internal/ratelimit"
@@ -63,6 +63,7 @@ func (c *caller) together(charge func(worker, call int) ratelimit.Charge) int64 
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
 	start := make(chan struct{})
+	failed := make(chan error, workers)
 	for worker := range workers {
 		wg.Go(func() {
 			<-start
@@ -70,11 +71,13 @@ func (c *caller) together(charge func(worker, call int) ratelimit.Charge) int64 
 				charges := []ratelimit.Charge{charge(worker, call), {Kind: ratelimit.Peek, Counters: c.counters, Hits: 1, Cost: 1}}
 				charges = charges[:1+call%2]
 				out := make([]ratelimit.Outcome, len(charges))
-				if !assert.NoError(c, c.suite.store.Decide(ctx, charges, out)) {
-					return
-				}
+				err := c.suite.store.Decide(ctx, charges, out)
 				for i := range out {
-					assert.NoError(c, out[i].Err)
+					err = errors.Join(err, out[i].Err)
+				}
+				if err != nil {
+					failed <- err
+					return
 				}
 				admitted.Add(out[0].Admitted)
 			}
@@ -82,5 +85,7 @@ func (c *caller) together(charge func(worker, call int) ratelimit.Charge) int64 
 	}
 	close(start)
 	wg.Wait()
+	close(failed)
+	require.NoError(c, <-failed)
 	return admitted.Load()
 }

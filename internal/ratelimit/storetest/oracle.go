@@ -81,25 +81,25 @@ func (o *oracle) bucketTooLoose(now int64) string {
 func (o *oracle) tooStrict(now, units int64, segmented bool) string {
 	l := o.limit
 	window := l.Span().Microseconds()
-	margin := int64(0)
+	var margin int64
 	switch {
 	case units > l.Quota:
 		return ""
-	case segmented && l.Algorithm != ratelimit.FixedWindow && !l.Algorithm.Bucket():
-		margin = window / 8
 	case l.Algorithm == ratelimit.FixedWindow:
 		if used := o.since(now/window*window - 1); used+units <= l.Quota {
 			return fmt.Sprintf("%s: %d units refused at %d with %d used in this window", l, units, now, used)
 		}
 		return ""
-	case l.Algorithm != ratelimit.SlidingWindowLog:
-		return ""
-	default:
+	case segmented && !l.Algorithm.Bucket():
+		margin = window / 8
+	case l.Algorithm == ratelimit.SlidingWindowLog:
 		// Entries of one instant are a microsecond apart, slots of a large quota 1/900 of the window long.
 		margin = int64(len(o.at))
 		if l.Quota > 1024 {
 			margin += window/900 + 1
 		}
+	default:
+		return ""
 	}
 	if used := o.since(now - window - margin - 1); used+units <= l.Quota {
 		return fmt.Sprintf("%s: %d units refused at %d with %d used in the last window and margin", l, units, now, used)

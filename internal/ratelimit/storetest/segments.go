@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -43,11 +44,10 @@ type gauge struct {
 func (m *segments) gauge(c *ratelimit.Counter, cost int64) *gauge {
 	l := c.Limit
 	g := &gauge{limit: l, units: l.UnitsPerHit(cost), rows: m.rows[c.Key], now: m.now(), most: l.Quota}
-	switch {
-	case l.Algorithm == ratelimit.FixedWindow:
+	if l.Algorithm == ratelimit.FixedWindow {
 		g.span = l.Window.Microseconds()
 		g.length = g.span
-	default:
+	} else {
 		g.span = max(l.Span(), time.Second).Microseconds()
 		g.length = g.span / 8
 	}
@@ -160,10 +160,9 @@ func (g *gauge) state() ratelimit.CounterState {
 
 // drain is how long a bucket's outflow takes for so many units.
 func drain(l *ratelimit.Limit, units int64) time.Duration {
-	us := float64(units) * float64(l.Refill.Every.Microseconds()) / float64(l.Refill.Units)
-	d := time.Duration(us)
-	if float64(d) < us {
-		d++
+	us := math.Ceil(float64(units) * float64(l.Refill.Every.Microseconds()) / float64(l.Refill.Units))
+	if us > float64(ratelimit.MaxSpan.Microseconds()) {
+		return ratelimit.MaxSpan
 	}
-	return min(d*time.Microsecond, ratelimit.MaxSpan)
+	return time.Duration(us) * time.Microsecond
 }

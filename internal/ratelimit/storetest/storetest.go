@@ -70,7 +70,7 @@ func Run(t *testing.T, f Factory) {
 		f.Steps = 30
 	}
 	setChecks(t, f.Checks)
-	run, groups := rand.Uint64(), new(atomic.Int64) //nolint:gosec // names only have to differ between runs
+	run, groups := rand.Uint64(), new(atomic.Int64)
 	for _, test := range []struct {
 		name string
 		run  func(*suite)

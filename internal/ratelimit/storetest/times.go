@@ -19,6 +19,7 @@ func (s *suite) times() {
 			c.advance(1500 * time.Millisecond)
 		}
 	})
+	s.Run("a clock that goes back over an edge frees nothing", s.backOverTheEdge)
 	s.Run("traffic above the quota gets the quota in every window", s.everyMinute)
 	s.Run("a hit exactly one window old is gone", s.boundary)
 	s.Run("the end of a fixed window does not move", s.fixedReset)
@@ -45,6 +46,25 @@ func (s *suite) times() {
 		ok, _ = c.take(1)
 		require.True(c, ok, "and the wait is still the right one")
 	})
+}
+
+// backOverTheEdge: a window that has begun stays the current one when the clock steps back out of it.
+func (s *suite) backOverTheEdge(t *testing.T) {
+	for _, a := range algorithms() {
+		if s.factory.Strictness == Segmented && a == ratelimit.FixedWindow {
+			continue
+		}
+		c := s.caller(t, limit(a, 10, 10*time.Second))
+		s.alignedTo(10*time.Second, time.Second)
+		require.Equal(t, 10, c.admitted(10))
+		c.advance(-3 * time.Second)
+		ok, state := c.take(1)
+		require.False(t, ok, a)
+		require.EqualValues(t, 10, state.Used, a)
+		require.GreaterOrEqual(t, state.ResetAfter, state.RetryAfter, a)
+		c.advance(state.RetryAfter)
+		require.Positive(t, c.admitted(1), a)
+	}
 }
 
 // everyMinute: B003: 150 a minute at 100 per minute: 100 get through in each of three minutes.
