@@ -218,7 +218,9 @@ func TestStepWaitingForALockDoesNotBlockServingReplicas(t *testing.T) {
 	steps, _ := stepsWith(t, "ALTER TABLE plans ADD COLUMN extra text;")
 	var log lockedBuffer
 	done := make(chan error, 1)
-	go func() { done <- postgres.MigrateUpFrom(t.Context(), b.url, steps, slog.New(slog.NewTextHandler(&log, nil))) }()
+	go func() {
+		done <- postgres.MigrateUpFrom(t.Context(), b.url, steps, slog.New(slog.NewTextHandler(&log, nil)))
+	}()
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "waits for a lock") }, 20*time.Second, 20*time.Millisecond)
 
 	// The step queues again and again, and each time lets go: a reader gets through within the lock timeout and a bit.

@@ -96,7 +96,9 @@ func TestPagesOfEveryList(t *testing.T) {
 		"admins":    func(p tenants.Page) (int, string, error) { return sizeOf(b.ListAdminTokens(ctx, p)) },
 		"overrides": func(p tenants.Page) (int, string, error) { return sizeOf(b.ListOverrides(ctx, "school-17", p)) },
 		"networks":  func(p tenants.Page) (int, string, error) { return sizeOf(b.ListNetworks(ctx, p)) },
-		"audit":     func(p tenants.Page) (int, string, error) { return sizeOf(b.ListAudit(ctx, audit.Filter{Action: "plan.create"}, p)) },
+		"audit": func(p tenants.Page) (int, string, error) {
+			return sizeOf(b.ListAudit(ctx, audit.Filter{Action: "plan.create"}, p))
+		},
 	} {
 		want := 5
 		if name == "plans" || name == "audit" {

@@ -226,26 +226,42 @@ func TestEveryChangeNeedsAnActorAndLeavesOneEntry(t *testing.T) {
 		action string
 		do     func(ctx context.Context, a audit.Actor) error
 	}{
-		{"plan.create", func(ctx context.Context, a audit.Actor) error { _, err := b.CreatePlan(ctx, a, plan("p2", 1)); return err }},
+		{"plan.create", func(ctx context.Context, a audit.Actor) error {
+			_, err := b.CreatePlan(ctx, a, plan("p2", 1))
+			return err
+		}},
 		{"plan.update", func(ctx context.Context, a audit.Actor) error {
 			_, _, err := b.PutPlan(ctx, a, plan("p2", 2), tenants.Precondition{})
 			return err
 		}},
-		{"plan.delete", func(ctx context.Context, a audit.Actor) error { return b.DeletePlan(ctx, a, "p2", tenants.Precondition{}) }},
-		{"tenant.create", func(ctx context.Context, a audit.Actor) error { _, err := b.CreateTenant(ctx, a, tenant("t2", "light")); return err }},
+		{"plan.delete", func(ctx context.Context, a audit.Actor) error {
+			return b.DeletePlan(ctx, a, "p2", tenants.Precondition{})
+		}},
+		{"tenant.create", func(ctx context.Context, a audit.Actor) error {
+			_, err := b.CreateTenant(ctx, a, tenant("t2", "light"))
+			return err
+		}},
 		{"tenant.update", func(ctx context.Context, a audit.Actor) error {
 			_, err := b.PatchTenant(ctx, a, "t2", tenants.TenantPatch{Name: &name}, tenants.Precondition{})
 			return err
 		}},
 		{"tenant.reset", func(ctx context.Context, a audit.Actor) error { _, err := b.ResetTenant(ctx, a, "t2"); return err }},
-		{"tenant.delete", func(ctx context.Context, a audit.Actor) error { return b.DeleteTenant(ctx, a, "t2", tenants.Precondition{}) }},
-		{"api_key.create", func(ctx context.Context, a audit.Actor) error { _, err := b.CreateKey(ctx, a, "school-17", key("k1")); return err }},
+		{"tenant.delete", func(ctx context.Context, a audit.Actor) error {
+			return b.DeleteTenant(ctx, a, "t2", tenants.Precondition{})
+		}},
+		{"api_key.create", func(ctx context.Context, a audit.Actor) error {
+			_, err := b.CreateKey(ctx, a, "school-17", key("k1"))
+			return err
+		}},
 		{"api_key.rotate", func(ctx context.Context, a audit.Actor) error {
 			_, err := b.RotateKey(ctx, a, "school-17", "k1", key("k2"), later)
 			return err
 		}},
 		{"api_key.revoke", func(ctx context.Context, a audit.Actor) error { return b.RevokeKey(ctx, a, "school-17", "k2") }},
-		{"service_token.create", func(ctx context.Context, a audit.Actor) error { _, err := b.CreateServiceToken(ctx, a, service("s1")); return err }},
+		{"service_token.create", func(ctx context.Context, a audit.Actor) error {
+			_, err := b.CreateServiceToken(ctx, a, service("s1"))
+			return err
+		}},
 		{"service_token.rotate", func(ctx context.Context, a audit.Actor) error {
 			_, err := b.RotateServiceToken(ctx, a, "s1", service("s2"), later)
 			return err
@@ -265,7 +281,9 @@ func TestEveryChangeNeedsAnActorAndLeavesOneEntry(t *testing.T) {
 			_, err := b.PutOverride(ctx, a, "school-17", tenants.Override{LimitName: "requests-per-minute", Quota: 5, Reason: "exam week"})
 			return err
 		}},
-		{"override.delete", func(ctx context.Context, a audit.Actor) error { return b.DeleteOverride(ctx, a, "school-17", "requests-per-minute") }},
+		{"override.delete", func(ctx context.Context, a audit.Actor) error {
+			return b.DeleteOverride(ctx, a, "school-17", "requests-per-minute")
+		}},
 		{"network.create", func(ctx context.Context, a audit.Actor) error {
 			n, err := b.CreateNetwork(ctx, a, tenants.Network{CIDR: prefix("203.0.113.0/24"), Action: tenants.Deny, Reason: "scan"})
 			network = n.ID

@@ -56,7 +56,8 @@ func NewCredential(kind Kind, random io.Reader) (c Credential, text string, err 
 		return Credential{}, "", err
 	}
 	text = string(kind) + "_" + id + "_" + secret
-	text += checksum(text)
+	sum := checksum(text)
+	text += string(sum[:])
 	return Credential{Kind: kind, ID: id, Hash: sha256.Sum256([]byte(secret))}, text, nil
 }
 
@@ -176,26 +177,24 @@ func randomBase62(random io.Reader, n, digits int) (string, error) {
 	return string(out), nil
 }
 
-// checksum is the CRC-32 (IEEE) of a text as base62 digits.
-func checksum(text string) string {
-	digits := checksumDigits(crc32.ChecksumIEEE([]byte(text)))
-	return string(digits[:])
-}
-
-func checksumDigits(sum uint32) (digits [checksumLength]byte) {
+// checksum is the CRC-32 (IEEE) of a text as base62 digits. It runs over the string byte by byte: crc32.ChecksumIEEE would
+// need a copy on the heap for each wrong credential.
+func checksum(text string) (digits [checksumLength]byte) {
+	crc := ^uint32(0)
+	for i := range len(text) {
+		crc = crc32.IEEETable[byte(crc)^text[i]] ^ crc>>8
+	}
+	crc = ^crc
 	for i := checksumLength - 1; i >= 0; i-- {
-		digits[i] = base62[sum%uint32(len(base62))]
-		sum /= uint32(len(base62))
+		digits[i] = base62[crc%uint32(len(base62))]
+		crc /= uint32(len(base62))
 	}
 	return digits
 }
 
-// checksumFits works on a copy on the stack: the caller's text is 70 bytes by now.
 func checksumFits(s string) bool {
-	var text [credentialSize]byte
-	n := copy(text[:], s)
-	digits := checksumDigits(crc32.ChecksumIEEE(text[:n-checksumLength]))
-	return [checksumLength]byte(text[n-checksumLength:]) == digits
+	digits := checksum(s[:len(s)-checksumLength])
+	return s[len(s)-checksumLength:] == string(digits[:])
 }
 
 func isBase62(s string) bool {
