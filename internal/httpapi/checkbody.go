@@ -61,8 +61,8 @@ func decodeBatch(data []byte) ([]batchElement, error) {
 	}
 	var elements []batchElement
 	given := false
-	err := s.object(func(key string) error {
-		if key != "checks" {
+	err := s.object(func(key []byte) error {
+		if string(key) != "checks" {
 			return unknownField(&s)
 		}
 		given = true
@@ -108,8 +108,8 @@ func (r *checkRequest) read(s *scanner) error {
 		return notAn(s, msgObject)
 	}
 	r.cost = 1
-	return s.object(func(key string) error {
-		switch key {
+	return s.object(func(key []byte) error {
+		switch string(key) {
 		case "tenant":
 			return text(s, &r.tenant, tenants.ValidSlug, msgSlug)
 		case "user":
@@ -137,10 +137,11 @@ func text(s *scanner, into *string, valid func(string) bool, message string) err
 	if s.next() != '"' {
 		return notAn(s, msgText)
 	}
-	v, err := s.str()
+	raw, err := s.text()
 	if err != nil {
 		return err
 	}
+	v := string(raw)
 	if !valid(v) {
 		return &bodyError{message: message}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"strconv"
-	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -81,36 +80,40 @@ func (s *scanner) end() error {
 	return nil
 }
 
-// object reads an object and hands every key to field, which reads the value. Keys come once each.
-func (s *scanner) object(field func(key string) error) error {
-	return s.container('{', '}', func(seen *keySet) error {
-		key, err := s.str()
+// object reads an object and hands every key to field, which reads the value. Keys come once each; a key's bytes are not to
+// be kept.
+func (s *scanner) object(field func(key []byte) error) error {
+	return s.container('{', '}', func(seen *keySet, _ int) error {
+		key, err := s.text()
 		if err != nil {
 			return err
 		}
 		if !seen.add(key) && !s.lenient {
-			return under(pointerSegment(key), &bodyError{message: "must not come twice"})
+			return under(pointerSegment(string(key)), &bodyError{message: "must not come twice"})
 		}
 		if s.next() != ':' {
 			return s.syntaxError()
 		}
 		s.pos++
-		return under(pointerSegment(key), field(key))
+		if err := field(key); err != nil {
+			return under(pointerSegment(string(key)), err)
+		}
+		return nil
 	})
 }
 
 // array reads an array; element reads the i-th value.
 func (s *scanner) array(element func(i int) error) error {
-	i := 0
-	return s.container('[', ']', func(*keySet) error {
-		err := under(strconv.Itoa(i), element(i))
-		i++
-		return err
+	return s.container('[', ']', func(_ *keySet, i int) error {
+		if err := element(i); err != nil {
+			return under(strconv.Itoa(i), err)
+		}
+		return nil
 	})
 }
 
 // container reads what objects and arrays have in common: the brackets, the commas and the depth.
-func (s *scanner) container(open, closing byte, item func(seen *keySet) error) error {
+func (s *scanner) container(open, closing byte, item func(seen *keySet, i int) error) error {
 	if s.next() != open {
 		return s.syntaxError()
 	}
@@ -119,17 +122,17 @@ func (s *scanner) container(open, closing byte, item func(seen *keySet) error) e
 		return &bodyError{message: "is nested deeper than " + strconv.Itoa(maxDepth) + " levels"}
 	}
 	var seen keySet
-	for first := true; ; first = false {
+	for i := 0; ; i++ {
 		c := s.next()
 		switch {
-		case c == closing && first:
+		case c == closing && i == 0:
 			s.pos++
 			s.depth--
 			return nil
 		case open == '{' && c != '"':
 			return s.syntaxError()
 		}
-		if err := item(&seen); err != nil {
+		if err := item(&seen, i); err != nil {
 			return err
 		}
 		switch s.next() {
@@ -147,19 +150,19 @@ func (s *scanner) container(open, closing byte, item func(seen *keySet) error) e
 
 // keySet finds duplicate keys: a short list first, a map for objects of many keys.
 type keySet struct {
-	few  [16]string
+	few  [16][]byte
 	n    int
 	many map[string]struct{}
 }
 
-func (k *keySet) add(key string) bool {
+func (k *keySet) add(key []byte) bool {
 	if k.many != nil {
 		before := len(k.many)
-		k.many[key] = struct{}{}
+		k.many[string(key)] = struct{}{}
 		return len(k.many) > before
 	}
 	for _, other := range k.few[:k.n] {
-		if other == key {
+		if bytes.Equal(other, key) {
 			return false
 		}
 	}
@@ -170,9 +173,9 @@ func (k *keySet) add(key string) bool {
 	}
 	k.many = make(map[string]struct{}, 2*len(k.few))
 	for _, other := range k.few {
-		k.many[other] = struct{}{}
+		k.many[string(other)] = struct{}{}
 	}
-	k.many[key] = struct{}{}
+	k.many[string(key)] = struct{}{}
 	return true
 }
 
@@ -180,11 +183,11 @@ func (k *keySet) add(key string) bool {
 func (s *scanner) skip() error {
 	switch c := s.next(); {
 	case c == '{':
-		return s.object(func(string) error { return s.skip() })
+		return s.object(func([]byte) error { return s.skip() })
 	case c == '[':
 		return s.array(func(int) error { return s.skip() })
 	case c == '"':
-		_, err := s.str()
+		_, err := s.text()
 		return err
 	case c == '-' || isDigit(c):
 		_, err := s.number()
@@ -253,118 +256,118 @@ func (s *scanner) number() ([]byte, error) {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// str reads a string. Almost all are plain: they are cut out in one piece.
-func (s *scanner) str() (string, error) {
+// text reads a string. Almost all are plain: they are cut out of the body in one piece.
+func (s *scanner) text() ([]byte, error) {
 	if s.next() != '"' {
-		return "", s.syntaxError()
+		return nil, s.syntaxError()
 	}
 	s.pos++
-	start := s.pos
+	start, ascii := s.pos, true
 	for s.pos < len(s.data) {
 		switch c := s.data[s.pos]; {
 		case c == '"':
 			text := s.data[start:s.pos]
 			s.pos++
-			if !s.lenient && !utf8.Valid(text) {
-				return "", &bodyError{message: "is not valid UTF-8"}
+			if ascii {
+				return text, nil
 			}
-			return string(text), nil
+			return s.sound(text)
 		case c == '\\':
 			return s.escaped(start)
 		case c < ' ':
-			return "", s.syntaxError()
+			return nil, s.syntaxError()
+		case c >= utf8.RuneSelf:
+			ascii = false
 		}
 		s.pos++
 	}
-	return "", s.syntaxError()
+	return nil, s.syntaxError()
 }
 
 // escaped goes on with a string from its first backslash.
-func (s *scanner) escaped(start int) (string, error) {
-	var b strings.Builder
-	b.Write(s.data[start:s.pos])
+func (s *scanner) escaped(start int) ([]byte, error) {
+	text := bytes.Clone(s.data[start:s.pos])
 	for s.pos < len(s.data) {
 		c := s.data[s.pos]
 		s.pos++
 		switch {
 		case c == '"':
-			text := b.String()
-			if s.lenient {
-				return text, nil
-			}
-			if !utf8.ValidString(text) {
-				return "", &bodyError{message: "is not valid UTF-8"}
-			}
-			if strings.IndexByte(text, 0) >= 0 {
-				return "", &bodyError{message: "must not hold a NUL character"}
-			}
-			return text, nil
+			return s.sound(text)
 		case c < ' ':
-			return "", s.syntaxError()
+			return nil, s.syntaxError()
 		case c != '\\':
-			b.WriteByte(c)
+			text = append(text, c)
 		default:
-			if err := s.escape(&b); err != nil {
-				return "", err
+			var err error
+			if text, err = s.escape(text); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return "", s.syntaxError()
+	return nil, s.syntaxError()
 }
 
-// escape reads what follows a backslash.
-func (s *scanner) escape(b *strings.Builder) error {
+// sound holds a string to what every store and every output can hold.
+func (s *scanner) sound(text []byte) ([]byte, error) {
+	switch {
+	case s.lenient:
+	case !utf8.Valid(text):
+		return nil, &bodyError{message: "is not valid UTF-8"}
+	case bytes.IndexByte(text, 0) >= 0:
+		return nil, &bodyError{message: "must not hold a NUL character"}
+	}
+	return text, nil
+}
+
+// escape appends what a backslash and the characters after it stand for.
+func (s *scanner) escape(text []byte) ([]byte, error) {
 	if s.pos >= len(s.data) {
-		return s.syntaxError()
+		return nil, s.syntaxError()
 	}
 	c := s.data[s.pos]
 	s.pos++
 	switch c {
 	case '"', '\\', '/':
-		b.WriteByte(c)
+		return append(text, c), nil
 	case 'b':
-		b.WriteByte('\b')
+		return append(text, '\b'), nil
 	case 'f':
-		b.WriteByte('\f')
+		return append(text, '\f'), nil
 	case 'n':
-		b.WriteByte('\n')
+		return append(text, '\n'), nil
 	case 'r':
-		b.WriteByte('\r')
+		return append(text, '\r'), nil
 	case 't':
-		b.WriteByte('\t')
+		return append(text, '\t'), nil
 	case 'u':
-		return s.unicode(b)
-	default:
-		return s.syntaxError()
+		return s.unicode(text)
 	}
-	return nil
+	return nil, s.syntaxError()
 }
 
 // unicode reads the four digits of a \u escape, and the second half of a surrogate pair.
-func (s *scanner) unicode(b *strings.Builder) error {
+func (s *scanner) unicode(text []byte) ([]byte, error) {
 	r, ok := s.hex4()
 	if !ok {
-		return s.syntaxError()
+		return nil, s.syntaxError()
 	}
 	if !utf16.IsSurrogate(r) {
-		b.WriteRune(r)
-		return nil
+		return utf8.AppendRune(text, r), nil
 	}
 	if bytes.HasPrefix(s.data[s.pos:], []byte(`\u`)) {
 		s.pos += 2
 		low, ok := s.hex4()
 		if !ok {
-			return s.syntaxError()
+			return nil, s.syntaxError()
 		}
 		if pair := utf16.DecodeRune(r, low); pair != utf8.RuneError {
-			b.WriteRune(pair)
-			return nil
+			return utf8.AppendRune(text, pair), nil
 		}
 	}
 	if s.lenient {
-		return nil
+		return text, nil
 	}
-	return &bodyError{message: "holds half a surrogate pair"}
+	return nil, &bodyError{message: "holds half a surrogate pair"}
 }
 
 func (s *scanner) hex4() (rune, bool) {

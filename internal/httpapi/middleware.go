@@ -188,7 +188,7 @@ func jsonMedia(h http.Header) error {
 		return invalid("/header/Content-Encoding", "must be absent: compressed bodies are not read")
 	}
 	types := h["Content-Type"]
-	if len(types) == 0 || len(types) == 1 && (types[0] == "application/json" || types[0] == "application/x-www-form-urlencoded") {
+	if len(types) == 0 || len(types) == 1 && (types[0] == "" || types[0] == "application/json" || types[0] == "application/x-www-form-urlencoded") {
 		return nil
 	}
 	media, params, err := mime.ParseMediaType(types[0])

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -13,11 +14,18 @@ import (
 
 // NewPublic is the public listener: decisions, health and the documentation.
 func NewPublic(cfg PublicConfig) (http.Handler, error) {
+	if cfg.Engine == nil || cfg.Directory == nil || cfg.Addresses == nil || cfg.Log == nil || cfg.Now == nil {
+		return nil, errors.New("public interface: engine, directory, addresses, clock and logger are required")
+	}
+	return headAsGet(publicRouter(cfg)), nil
+}
+
+func publicRouter(cfg PublicConfig) *gin.Engine {
 	s := cfg.surface(`Bearer realm="pegel"`)
 	p := &public{surface: s, engine: cfg.Engine, directory: cfg.Directory, holder: cfg.Holder, trustIdentity: cfg.TrustIdentity}
 	d := &docs{surface: s}
 	router := s.router()
-	cfg.health(router, s)
+	cfg.probes(router, s)
 
 	router.GET("/openapi.yaml", d.document)
 	router.GET("/docs", d.page)
@@ -28,7 +36,7 @@ func NewPublic(cfg PublicConfig) (http.Handler, error) {
 	v1.POST("/check/batch", p.checkBatch)
 	v1.GET("/status", p.status)
 	v1.GET("/ping", p.ping)
-	return headAsGet(router), nil
+	return router
 }
 
 // NewAdmin is the admin listener: the administration, metrics and health. Each route of the administration passes
@@ -46,7 +54,7 @@ func NewAdmin(cfg AdminConfig) (http.Handler, error) {
 		hasBootstrap: cfg.BootstrapToken != "", bootstrap: sha256.Sum256([]byte(cfg.BootstrapToken)),
 	}
 	router := s.router()
-	cfg.Common.health(router, s)
+	cfg.probes(router, s)
 	if cfg.Metrics != nil {
 		router.GET("/metrics", gin.WrapH(cfg.Metrics))
 	}
@@ -129,8 +137,8 @@ func (s *surface) router() *gin.Engine {
 	return router
 }
 
-// health adds the probes.
-func (c *Common) health(router *gin.Engine, s surface) {
+// probes adds health and readiness.
+func (c *Common) probes(router *gin.Engine, s surface) {
 	h := &health{surface: s, view: c.Health}
 	router.GET("/healthz", h.live)
 	router.GET("/readyz", h.ready)

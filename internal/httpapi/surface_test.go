@@ -96,7 +96,8 @@ func TestRequestIDs(t *testing.T) {
 		require.NotEqual(t, insane, got)
 		require.Regexp(t, `^[0-9a-f-]{36}$`, got)
 	}
-	require.NotEqual(t, with(""), with(""))
+	first, second := with(""), with("")
+	require.NotEqual(t, first, second)
 }
 
 // faultyEngine panics where a bug would.

@@ -140,22 +140,22 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-func newWorld(t testing.TB) *world {
-	t.Helper()
-	return newWorldOn(t, testenv.Postgres(t))
+func newWorld(tb testing.TB) *world {
+	tb.Helper()
+	return newWorldOn(tb, testenv.Postgres(tb))
 }
 
-func newWorldOn(t testing.TB, databaseURL string) *world {
-	t.Helper()
-	w := &world{t: t, clock: &clock{}, logs: &logBuffer{}, usage: usage.NewAggregator(0), health: &fixedHealth{}, holder: &fakeHolder{}, contract: contractRouter(t)}
+func newWorldOn(tb testing.TB, databaseURL string) *world {
+	tb.Helper()
+	w := &world{t: tb, clock: &clock{}, logs: &logBuffer{}, usage: usage.NewAggregator(0), health: &fixedHealth{}, holder: &fakeHolder{}, contract: contractRouter(tb)}
 	w.health.Store(&httpapi.Readiness{Ready: true, Status: "ok", Source: ratelimit.SourceRedis, Redis: "up", Postgres: "up"})
 	log := slog.New(slog.NewJSONHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 
 	pool, err := postgres.NewPool(databaseURL, postgres.PoolOptions{MaxConns: 4, MinIdle: 1})
-	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	require.NoError(tb, err)
+	tb.Cleanup(pool.Close)
 	w.repository = postgres.NewRepository(pool)
-	require.NoError(t, w.repository.InstallDefaults(t.Context()))
+	require.NoError(tb, w.repository.InstallDefaults(tb.Context()))
 	w.directory = tenants.NewDirectory(0)
 	w.poller = tenants.NewPoller(w.directory, w.repository, tenants.PollerOptions{Clock: w.clock.now, Log: log})
 	w.refresh()
@@ -165,11 +165,11 @@ func newWorldOn(t testing.TB, databaseURL string) *world {
 	addresses, err := decision.NewAddressResolver(decision.AddressConfig{
 		TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
 	})
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	common := httpapi.Common{Engine: w.engine, Directory: w.directory, Addresses: addresses, Health: w.health, Now: w.clock.now, Log: log}
 
 	public, err := httpapi.NewPublic(httpapi.PublicConfig{Common: common, Holder: w.holder, TrustIdentity: true})
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	admin, err := httpapi.NewAdmin(httpapi.AdminConfig{
 		Common: common, Repository: w.repository, Usage: w.usage, Mode: ratelimit.Enforce, BootstrapToken: bootstrap,
 		Random: rand.Reader, Changed: func(ctx context.Context) { _ = w.poller.Refresh(ctx) },
@@ -178,10 +178,10 @@ func newWorldOn(t testing.TB, databaseURL string) *world {
 			_, _ = io.WriteString(rw, "pegel_up 1\n")
 		}),
 	})
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	w.public, w.admin = httptest.NewServer(public), httptest.NewServer(admin)
-	t.Cleanup(w.public.Close)
-	t.Cleanup(w.admin.Close)
+	tb.Cleanup(w.public.Close)
+	tb.Cleanup(w.admin.Close)
 	return w
 }
 
@@ -190,13 +190,13 @@ func (w *world) refresh() {
 	require.NoError(w.t, w.poller.Refresh(w.t.Context()))
 }
 
-func contractRouter(t testing.TB) routers.Router {
-	t.Helper()
+func contractRouter(tb testing.TB) routers.Router {
+	tb.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	doc.Servers = nil // the tests' servers have other ports
 	router, err := legacy.NewRouter(doc, openapi3.DisableExamplesValidation())
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return router
 }
 
