@@ -77,13 +77,10 @@ func newBreaker(source Source, now func() time.Time, log *slog.Logger) *breaker 
 }
 
 // allow says whether to ask the store; if so, its verdict must be reported exactly once.
-func (b *breaker) allow() (report func(error), err error) {
-	report, err = b.twin.Allow()
+func (b *breaker) allow() (report func(error), ok bool) {
+	report, err := b.twin.Allow()
 	b.announce()
-	if err != nil {
-		return nil, errBreakerOpen
-	}
-	return report, nil
+	return report, err == nil
 }
 
 // settle reports a call's verdict: nil, errBusy (which does not count), or why it failed.

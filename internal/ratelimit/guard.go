@@ -25,6 +25,7 @@ type Guard struct {
 	now     func() time.Time
 	log     *slog.Logger
 	breaker *breaker
+	errOpen error // made once: it is most frequent when there is most to do
 	// slots holds one element per call in flight; Close fills it for good.
 	slots  chan struct{}
 	closed atomic.Bool
@@ -56,12 +57,14 @@ func NewGuard(cfg GuardConfig) *Guard {
 	if cfg.Slow <= 0 {
 		cfg.Slow = cfg.Timeout
 	}
-	return &Guard{
+	g := &Guard{
 		store: cfg.Store, timeout: cfg.Timeout, slow: cfg.Slow, now: cfg.Now, log: cfg.Log,
 		breaker: newBreaker(cfg.Store.Source(), cfg.Now, cfg.Log),
 		slots:   make(chan struct{}, cfg.MaxInFlight),
 		calls:   sync.Pool{New: func() any { return new(call) }},
 	}
+	g.errOpen = g.unavailable(errBreakerOpen)
+	return g
 }
 
 // Source is the guarded store's.
@@ -89,9 +92,9 @@ func (g *Guard) Decide(ctx context.Context, charges []Charge, out []Outcome) err
 	if g.closed.Load() {
 		return g.unavailable(errors.New("closed"))
 	}
-	report, err := g.breaker.allow()
-	if err != nil {
-		return g.unavailable(err)
+	report, ok := g.breaker.allow()
+	if !ok {
+		return g.errOpen
 	}
 	callCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.timeout)
 	if err := g.acquire(ctx, callCtx); err != nil {
