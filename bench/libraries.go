@@ -1,0 +1,283 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pegel-dev/pegel/internal/postgres"
+	"github.com/pegel-dev/pegel/internal/ratelimit"
+	"github.com/pegel-dev/pegel/internal/ratelimit/pgstore"
+	"github.com/pegel-dev/pegel/internal/ratelimit/redisstore"
+)
+
+const (
+	counterCount = 1000
+	wide         = 1_000_000_000 // a quota that no run uses up
+	// patient is every store's timeout: a slow call must show as slow, not as failed.
+	patient    = 5 * time.Second
+	redisConns = 100
+	pgConns    = 16
+)
+
+// libraries are the limiters that run in this process, with the stores they use.
+type libraries struct {
+	world  *world
+	client *redis.Client
+	store  *redisstore.Store
+	pool   *pgxpool.Pool
+	plain  *pgxpool.Pool // like pool, for the plain upsert
+	pg     *pgstore.Store
+	memory *ratelimit.Memory
+	began  time.Time
+}
+
+func (w *world) openLibraries(ctx context.Context) (l *libraries, err error) {
+	l = &libraries{world: w, began: time.Now()}
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	l.client = redis.NewClient(&redis.Options{Addr: w.redis.Addr(), PoolSize: redisConns, DisableIdentity: true})
+	if l.store, err = redisstore.New(redisstore.Config{URL: w.redis.URL(), Timeout: patient, PoolSize: redisConns, Now: time.Now}, slog.New(slog.DiscardHandler)); err != nil {
+		return l, err
+	}
+	url, err := w.database(ctx, "library")
+	if err != nil {
+		return l, err
+	}
+	if err := postgres.MigrateUp(ctx, url, slog.New(slog.DiscardHandler)); err != nil {
+		return l, err
+	}
+	cfg, err := pgstore.PoolConfig(url, pgConns, patient)
+	if err != nil {
+		return l, err
+	}
+	if l.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+		return l, err
+	}
+	plain := cfg.Copy()
+	plain.ConnConfig.RuntimeParams["synchronous_commit"] = "off" // as pgstore does for itself
+	if l.plain, err = pgxpool.NewWithConfig(ctx, plain); err != nil {
+		return l, err
+	}
+	l.pg = pgstore.New(l.pool, pgstore.WithTimeout(patient))
+	l.memory = ratelimit.NewMemory(func() int64 { return time.Since(l.began).Microseconds() }, 0)
+	_, err = l.pool.Exec(ctx, `CREATE TABLE plain (key text, window_start timestamptz, count bigint NOT NULL, PRIMARY KEY (key, window_start))`)
+	return l, err
+}
+
+func (l *libraries) close() {
+	var errs []error
+	if l.client != nil {
+		errs = append(errs, l.client.Close())
+	}
+	if l.store != nil {
+		errs = append(errs, l.store.Close())
+	}
+	for _, pool := range []*pgxpool.Pool{l.pool, l.plain} {
+		if pool != nil {
+			pool.Close()
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		progress("closing connections: %v", err)
+	}
+}
+
+// limiter decides about one hit on a key against a quota per minute.
+type limiter func(ctx context.Context, key string, quota int64) (allowed bool, err error)
+
+// peers are the library peers.
+func (l *libraries) peers() []*peer {
+	onRedisCPU := map[string]meter{"client": ofSelf, "redis": l.world.redisCPU}
+	onPGCPU := map[string]meter{"client": ofSelf, "postgres": l.world.pgCPU}
+	insideCPU := map[string]meter{"client": ofSelf}
+	var peers []*peer
+	for _, table := range []struct {
+		name string
+		keys int
+	}{{onRedis, counterCount}, {onHotKey, 1}} {
+		peers = append(peers,
+			&peer{table: table.name, name: "redis_rate (GCRA)", reference: true, cpu: onRedisCPU, caller: single(l.redisRate(), table.keys)},
+			&peer{table: table.name, name: "read, decide, write (sorted set)", cpu: onRedisCPU, caller: single(l.readDecideWrite, table.keys)},
+			&peer{table: table.name, name: "pegel, sliding log", cpu: onRedisCPU, caller: charges(l.store, log(), table.keys, 1)},
+			&peer{table: table.name, name: "pegel, token bucket", cpu: onRedisCPU, caller: charges(l.store, bucket(), table.keys, 1)},
+			&peer{table: table.name, name: "pegel, sliding log, 16 a call", decisions: 16, cpu: onRedisCPU, caller: charges(l.store, log(), table.keys, 16)},
+		)
+	}
+	return append(peers,
+		&peer{table: onPG, name: "plain upsert, fixed window", reference: true, cpu: onPGCPU, caller: single(l.plainUpsert, counterCount)},
+		&peer{table: onPG, name: "pegel, segments", cpu: onPGCPU, caller: charges(l.pg, log(), counterCount, 1)},
+		&peer{table: onPG, name: "pegel, segments, one counter", cpu: onPGCPU, caller: charges(l.pg, log(), 1, 1)},
+		&peer{table: onPG, name: "pegel, segments, 16 a call", decisions: 16, cpu: onPGCPU, caller: charges(l.pg, log(), counterCount, 16)},
+		&peer{table: inside, name: "pegel, token bucket", reference: true, decisions: 100, cpu: insideCPU, caller: charges(l.memory, bucket(), counterCount, 100)},
+		&peer{table: inside, name: "pegel, sliding log", decisions: 100, cpu: insideCPU, caller: charges(l.memory, log(), counterCount, 100)},
+	)
+}
+
+// single makes callers that decide about one key after the other.
+func single(decide limiter, keys int) func(context.Context, int) (func() error, func(), error) {
+	return func(ctx context.Context, n int) (func() error, func(), error) {
+		i := n * 7919
+		call := func() error {
+			i++
+			allowed, err := decide(ctx, fmt.Sprintf("bench:%d", i*31%keys), wide)
+			if err == nil && !allowed {
+				err = errors.New("a wide limit refused")
+			}
+			return err
+		}
+		return call, func() {}, nil
+	}
+}
+
+// charges makes callers that send so many charges a call to a store of ours.
+func charges(s ratelimit.Store, l *ratelimit.Limit, keys, perCall int) func(context.Context, int) (func() error, func(), error) {
+	counters := make([][]ratelimit.Counter, keys)
+	for i := range counters {
+		counters[i] = []ratelimit.Counter{counter(fmt.Sprintf("bench-%d", i), l)}
+	}
+	return func(ctx context.Context, n int) (func() error, func(), error) {
+		i := n * 7919
+		batch, out := make([]ratelimit.Charge, perCall), make([]ratelimit.Outcome, perCall)
+		call := func() error {
+			for j := range batch {
+				i++
+				batch[j] = ratelimit.Charge{Kind: ratelimit.Take, Hits: 1, Cost: 1, Counters: counters[i*31%keys]}
+			}
+			if err := s.Decide(ctx, batch, out); err != nil {
+				return err
+			}
+			for j := range out {
+				if out[j].Err != nil || out[j].Admitted != 1 {
+					return errors.Join(errors.New("a wide limit refused"), out[j].Err)
+				}
+			}
+			return nil
+		}
+		return call, func() {}, nil
+	}
+}
+
+func counter(group string, l *ratelimit.Limit) ratelimit.Counter {
+	return ratelimit.Counter{Key: ratelimit.CounterKey(ratelimit.Subject{Group: group, Scope: l.Scope}, l), Limit: l}
+}
+
+func log() *ratelimit.Limit { return logOf(wide) }
+
+func logOf(quota int64) *ratelimit.Limit {
+	return &ratelimit.Limit{
+		Name: "bench", Scope: ratelimit.ScopeTenant, Algorithm: ratelimit.SlidingWindowLog, Quota: quota, Window: time.Minute, Cost: 1,
+	}
+}
+
+func bucket() *ratelimit.Limit {
+	return &ratelimit.Limit{
+		Name: "bench", Scope: ratelimit.ScopeTenant, Algorithm: ratelimit.TokenBucket, Quota: wide, Cost: 1,
+		Refill: ratelimit.Rate{Units: wide, Every: time.Minute},
+	}
+}
+
+// redisRate is the best-known Go limiter on go-redis.
+func (l *libraries) redisRate() limiter {
+	r := redis_rate.NewLimiter(l.client)
+	return func(ctx context.Context, key string, quota int64) (bool, error) {
+		answer, err := r.Allow(ctx, key, redis_rate.PerMinute(int(quota)))
+		return err == nil && answer.Allowed == 1, err
+	}
+}
+
+// readDecideWrite is what one writes first: count what is in the window, compare here, then add. Two callers may read the
+// same count.
+func (l *libraries) readDecideWrite(ctx context.Context, key string, quota int64) (bool, error) {
+	now := time.Now().UnixMicro()
+	read := l.client.Pipeline()
+	read.ZRemRangeByScore(ctx, "rdw:"+key, "-inf", fmt.Sprint(now-time.Minute.Microseconds()))
+	count := read.ZCard(ctx, "rdw:"+key)
+	if _, err := read.Exec(ctx); err != nil {
+		return false, err
+	}
+	if count.Val() >= quota {
+		return false, nil
+	}
+	write := l.client.Pipeline()
+	write.ZAdd(ctx, "rdw:"+key, redis.Z{Score: float64(now), Member: fmt.Sprintf("%d-%d", now, unique.Add(1))})
+	write.PExpire(ctx, "rdw:"+key, time.Minute)
+	_, err := write.Exec(ctx)
+	return err == nil, err
+}
+
+// unique keeps hits of one microsecond apart.
+var unique atomic.Int64
+
+// plainUpsert is a fixed window in one statement, without waits or a second limit, sent and committed in the same way as
+// pgstore's.
+func (l *libraries) plainUpsert(ctx context.Context, key string, quota int64) (bool, error) {
+	var count int64
+	err := l.plain.QueryRow(ctx, `INSERT INTO plain AS p (key, window_start, count) VALUES ($1, date_trunc('minute', now()), 1)
+		ON CONFLICT (key, window_start) DO UPDATE SET count = p.count + 1 WHERE p.count < $2::bigint RETURNING count`, key, quota).Scan(&count)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// exactness lets 64 callers make 4,000 calls at a quota of 1,000 and counts what gets through.
+func (l *libraries) exactness(ctx context.Context, out io.Writer) error {
+	const quota, callers, each = 1000, 64, 4000 / 64
+	ours := func(s ratelimit.Store) limiter {
+		return func(ctx context.Context, key string, quota int64) (bool, error) {
+			answer := make([]ratelimit.Outcome, 1)
+			err := s.Decide(ctx, []ratelimit.Charge{{Kind: ratelimit.Take, Hits: 1, Cost: 1, Counters: []ratelimit.Counter{counter(key, logOf(quota))}}}, answer)
+			return answer[0].Admitted == 1, errors.Join(err, answer[0].Err)
+		}
+	}
+	fmt.Fprintf(out, "\nAdmitted of %d calls by %d callers at a quota of %d a minute, on one counter.\n\n", callers*each, callers, quota)
+	for _, p := range []struct {
+		name   string
+		decide limiter
+	}{
+		{"read, decide, write (sorted set)", l.readDecideWrite},
+		{"redis_rate (GCRA)", l.redisRate()},
+		{"pegel, sliding log on Redis", ours(l.store)},
+		{"pegel, segments on Postgres", ours(l.pg)},
+	} {
+		var admitted atomic.Int64
+		errs := make([]error, callers)
+		began := time.Now()
+		var all sync.WaitGroup
+		for i := range callers {
+			all.Go(func() {
+				for range each {
+					allowed, err := p.decide(ctx, "exactness", quota)
+					if err != nil {
+						errs[i] = err
+						return
+					}
+					if allowed {
+						admitted.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		fmt.Fprintf(out, "%8s in %4.1f s   %s\n", grouped(float64(admitted.Load())), time.Since(began).Seconds(), p.name)
+	}
+	fmt.Fprintln(out, "\n(A GCRA or token bucket also hands out what flows in meanwhile: 1,000 a minute is 16.7 a second.)")
+	return nil
+}

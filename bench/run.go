@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"runtime"
+	"time"
+)
+
+// The tables.
+const (
+	overHTTP = "http"
+	onRedis  = "redis"
+	onHotKey = "hot"
+	onPG     = "postgres"
+	inside   = "inside"
+)
+
+var tables = []struct{ name, title string }{
+	{overHTTP, "Over HTTP: POST /v1/check on loopback, keep-alive, a tenant per caller unless it says otherwise. Ratio to the fixed answer."},
+	{onRedis, "As a library on Redis, 1,000 counters. Ratio to redis_rate."},
+	{onHotKey, "As a library on Redis, all callers on one counter. Ratio to redis_rate."},
+	{onPG, "As a library on Postgres, 16 connections. Ratio to a plain upsert of a fixed window."},
+	{inside, "In this process, no store: 100 decisions are one call, so p50 and p99 are those of 100. Ratio to the token bucket."},
+}
+
+// columns of CPU time, by table.
+var columns = map[string][]string{
+	overHTTP: {"service", "redis", "postgres"},
+	onRedis:  {"client", "redis"},
+	onHotKey: {"client", "redis"},
+	onPG:     {"client", "postgres"},
+	inside:   {"client"},
+}
+
+func (w *world) run(ctx context.Context, set settings) error {
+	libraries, err := w.openLibraries(ctx)
+	if err != nil {
+		return err
+	}
+	defer libraries.close()
+	var peers []*peer
+	for _, p := range append(w.httpPeers(), libraries.peers()...) {
+		if set.only.MatchString(p.table) || set.only.MatchString(p.name) {
+			peers = append(peers, p)
+		}
+	}
+	results, err := measure(ctx, set, peers)
+	if err != nil {
+		return err
+	}
+	out := os.Stdout
+	fmt.Fprintf(out, "\n%s, %d CPUs, %s/%s; %d turns of %s each; median rate of the turns, p50 and p99 of all calls,\n"+
+		"CPU µs per decision and process. \"callers\" wait for each answer before they ask again; they share the CPUs with the servers.\n",
+		runtime.Version(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, set.rounds, set.turn)
+	for _, table := range tables {
+		var of []*peer
+		for _, p := range peers {
+			if p.table == table.name {
+				of = append(of, p)
+			}
+		}
+		if len(of) > 0 {
+			printTable(out, table.title, columns[table.name], of, set.callers, results)
+		}
+	}
+	if set.only.MatchString("exactness") {
+		return libraries.exactness(ctx, out)
+	}
+	return nil
+}
+
+// measure gives every peer its turns, round by round, so that peers of one table follow each other within seconds.
+func measure(ctx context.Context, set settings, peers []*peer) (map[*peer]map[int]*result, error) {
+	results := make(map[*peer]map[int]*result, len(peers))
+	for _, p := range peers {
+		results[p] = make(map[int]*result)
+	}
+	for round := range set.rounds {
+		progress("round %d of %d, about %s", round+1, set.rounds,
+			(time.Duration(len(peers)*len(set.callers)) * set.turn).Round(time.Second))
+		for _, n := range set.callers {
+			for _, p := range peers {
+				if results[p][n] == nil {
+					results[p][n] = &result{cpu: make(map[string]time.Duration)}
+				}
+				if err := results[p][n].turn(ctx, p, n, set.turn); err != nil {
+					return nil, fmt.Errorf("%s, %s, %d callers: %w", p.table, p.name, n, err)
+				}
+				if err := ctx.Err(); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return results, nil
+}
+
+func (w *world) httpPeers() []*peer {
+	checks := func(s *service, tenantOf func(int) string, want int) func(context.Context, int) (func() error, func(), error) {
+		return func(_ context.Context, n int) (func() error, func(), error) {
+			return s.dial("/v1/check", check(tenantOf(n), 1), want)
+		}
+	}
+	many := func(n int) string { return tenant(n * 37 % tenantCount) }
+	hot := func(int) string { return hotTenant }
+	full := func(int) string { return fullTenant }
+	cpu := func(c *child, redis, postgres meter) map[string]meter {
+		m := map[string]meter{"service": ofProcess(c.pid())}
+		if redis != nil {
+			m["redis"] = redis
+		}
+		if postgres != nil {
+			m["postgres"] = postgres
+		}
+		return m
+	}
+	onRedisCPU, onPGCPU := cpu(w.onRedis.child, w.redisCPU, nil), cpu(w.onPG.child, nil, w.pgCPU)
+	return []*peer{
+		{
+			table: overHTTP, name: "fixed answer (net/http)", reference: true, cpu: cpu(w.floor, nil, nil),
+			caller: func(context.Context, int) (func() error, func(), error) {
+				return dialHTTP(w.floor.address, w.onRedis.token, "/v1/check", check(hotTenant, 1), http.StatusOK)
+			},
+		},
+		{table: overHTTP, name: "pegel, allowed", cpu: onRedisCPU, caller: checks(w.onRedis, many, http.StatusOK)},
+		{table: overHTTP, name: "pegel, allowed, one tenant", cpu: onRedisCPU, caller: checks(w.onRedis, hot, http.StatusOK)},
+		{table: overHTTP, name: "pegel, denied, one tenant", cpu: onRedisCPU, caller: checks(w.onRedis, full, http.StatusTooManyRequests)},
+		{
+			table: overHTTP, name: fmt.Sprintf("pegel, batches of %d", perBatch), decisions: perBatch, cpu: onRedisCPU,
+			caller: func(_ context.Context, n int) (func() error, func(), error) {
+				return w.onRedis.dial("/v1/check/batch", batch(n*37), http.StatusOK)
+			},
+		},
+		{table: overHTTP, name: "pegel without Redis, allowed", cpu: onPGCPU, caller: checks(w.onPG, many, http.StatusOK)},
+		{table: overHTTP, name: "pegel without Redis, denied", cpu: onPGCPU, caller: checks(w.onPG, full, http.StatusTooManyRequests)},
+	}
+}
