@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"context"
 	"log/slog"
 	"os"
 	"testing"
@@ -31,28 +30,28 @@ type bench struct {
 	url  string
 }
 
-func newBench(t testing.TB) *bench {
-	t.Helper()
-	return benchOn(t, testenv.Postgres(t))
+func newBench(tb testing.TB) *bench {
+	tb.Helper()
+	return benchOn(tb, testenv.Postgres(tb))
 }
 
-func benchOn(t testing.TB, url string) *bench {
-	t.Helper()
+func benchOn(tb testing.TB, url string) *bench {
+	tb.Helper()
 	pool, err := postgres.NewPool(url, postgres.PoolOptions{MaxConns: 24, MinIdle: 1})
-	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	require.NoError(tb, err)
+	tb.Cleanup(pool.Close)
 	return &bench{Repository: postgres.NewRepository(pool), pool: pool, url: url}
 }
 
-func (b *bench) exec(t testing.TB, sql string, args ...any) {
-	t.Helper()
-	_, err := b.pool.Exec(t.Context(), sql, args...)
-	require.NoError(t, err, sql)
+func (b *bench) exec(tb testing.TB, sql string, args ...any) {
+	tb.Helper()
+	_, err := b.pool.Exec(tb.Context(), sql, args...)
+	require.NoError(tb, err, sql)
 }
 
-func (b *bench) number(t testing.TB, sql string, args ...any) (n int64) {
-	t.Helper()
-	require.NoError(t, b.pool.QueryRow(t.Context(), sql, args...).Scan(&n), sql)
+func (b *bench) number(tb testing.TB, sql string, args ...any) (n int64) {
+	tb.Helper()
+	require.NoError(tb, b.pool.QueryRow(tb.Context(), sql, args...).Scan(&n), sql)
 	return n
 }
 
@@ -68,26 +67,26 @@ func tenant(slug, planName string) tenants.Tenant {
 	return t
 }
 
-func (b *bench) havePlan(t testing.TB, name string, quota int64) tenants.Plan {
-	t.Helper()
-	p, err := b.CreatePlan(t.Context(), alice, plan(name, quota))
-	require.NoError(t, err)
+func (b *bench) havePlan(tb testing.TB, name string, quota int64) tenants.Plan {
+	tb.Helper()
+	p, err := b.CreatePlan(tb.Context(), alice, plan(name, quota))
+	require.NoError(tb, err)
 	return p
 }
 
-func (b *bench) haveTenant(t testing.TB, slug, planName string) tenants.Tenant {
-	t.Helper()
-	stored, err := b.CreateTenant(t.Context(), alice, tenant(slug, planName))
-	require.NoError(t, err)
+func (b *bench) haveTenant(tb testing.TB, slug, planName string) tenants.Tenant {
+	tb.Helper()
+	stored, err := b.CreateTenant(tb.Context(), alice, tenant(slug, planName))
+	require.NoError(tb, err)
 	return stored
 }
 
 // lastEntry is the newest audit entry.
-func (b *bench) lastEntry(t testing.TB) audit.Entry {
-	t.Helper()
-	list, err := b.ListAudit(t.Context(), audit.Filter{}, tenants.Page{Limit: 1})
-	require.NoError(t, err)
-	require.Len(t, list.Items, 1)
+func (b *bench) lastEntry(tb testing.TB) audit.Entry {
+	tb.Helper()
+	list, err := b.ListAudit(tb.Context(), audit.Filter{}, tenants.Page{Limit: 1})
+	require.NoError(tb, err)
+	require.Len(tb, list.Items, 1)
 	return list.Items[0]
 }
 
@@ -101,9 +100,9 @@ func field(e audit.Entry, name string) (from, to string) {
 }
 
 // snapshot loads everything from scratch.
-func (b *bench) snapshot(t testing.TB) *tenants.Snapshot {
-	t.Helper()
-	c, err := b.Load(context.Background(), 0)
-	require.NoError(t, err)
+func (b *bench) snapshot(tb testing.TB) *tenants.Snapshot {
+	tb.Helper()
+	c, err := b.Load(tb.Context(), 0)
+	require.NoError(tb, err)
 	return tenants.NewSnapshot(c, time.Unix(1, 0))
 }

@@ -58,11 +58,11 @@ type builder struct {
 	admins    *editor[string, AdminToken]
 	networks  *editor[int64, Network]
 
-	// stale are the tenants whose view must be built anew, with the unpublished view of those that came in this round;
-	// allStale when a plan changed.
-	stale    map[int64]*TenantView
-	allStale bool
-	broken   []BrokenRow
+	// stale are the tenants whose view must be built anew, with the unpublished view of those that came in this round.
+	stale map[int64]*TenantView
+	// changedPlans are the names whose plan came, went or changed.
+	changedPlans map[string]bool
+	broken       []BrokenRow
 }
 
 func newBuilder(from *Snapshot, c *Changes) *builder {
@@ -117,9 +117,10 @@ func (b *builder) build(c *Changes) *Snapshot {
 }
 
 func (b *builder) applyPlans(c *Changes) {
-	b.allStale = len(c.Plans) > 0 || len(c.DeletedPlans) > 0
+	b.changedPlans = make(map[string]bool, len(c.Plans)+len(c.DeletedPlans))
 	for _, id := range c.DeletedPlans {
 		if name, ok := b.planNames.get(id); ok {
+			b.changedPlans[*name] = true
 			b.planNames.remove(id)
 			b.plans.remove(*name)
 		}
@@ -127,6 +128,7 @@ func (b *builder) applyPlans(c *Changes) {
 	for i := range c.Plans {
 		v := &planView{plan: c.Plans[i]}
 		v.rules = effectiveRules(v.plan.Limits, nil)
+		b.changedPlans[v.plan.Name] = true
 		b.plans.set(v.plan.Name, v)
 		b.planNames.set(v.plan.ID, &v.plan.Name)
 	}
@@ -208,13 +210,17 @@ func (b *builder) applyCredentials(c *Changes) {
 
 // rebuildViews gives every tenant that may have changed a new view; published ones are never touched.
 func (b *builder) rebuildViews() {
-	if b.allStale {
-		b.byID.all(func(id int64, _ *TenantView) bool {
-			if _, known := b.stale[id]; !known {
+	if len(b.changedPlans) > 0 {
+		b.byID.all(func(id int64, v *TenantView) bool {
+			if _, known := b.stale[id]; !known && b.changedPlans[v.Tenant.Plan] {
 				b.stale[id] = nil
 			}
 			return true
 		})
+	}
+	if len(b.stale) > maxLayer {
+		// So many changes are cheaper in new maps than as a layer that is merged at once.
+		b.byID, b.bySlug = b.byID.flat(), b.bySlug.flat()
 	}
 	for id, view := range b.stale {
 		if view == nil {

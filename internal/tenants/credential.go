@@ -182,7 +182,7 @@ func randomBase62(random io.Reader, n, digits int) (string, error) {
 func checksum(text string) (digits [checksumLength]byte) {
 	crc := ^uint32(0)
 	for i := range len(text) {
-		crc = crc32.IEEETable[byte(crc)^text[i]] ^ crc>>8
+		crc = crc32.IEEETable[byte(crc&0xff)^text[i]] ^ crc>>8
 	}
 	crc = ^crc
 	for i := checksumLength - 1; i >= 0; i-- {

@@ -15,9 +15,14 @@ import (
 // as a whole by the poller. It is safe for concurrent use and never blocks a reader.
 //
 // What a change costs: snapshots share everything that did not change. A changed tenant, key, token or override costs
-// microseconds plus a copy of the recent changes (at most 8,192 map entries); a changed plan rebuilds the view of every
-// tenant, about 0.3 µs each; a deleted tenant looks through all keys. A full load builds everything anew, about 1 µs per
-// row besides reading it. Memory is about 1 KiB per tenant with one key.
+// microseconds plus a copy of the recent changes (at most 8,192 map entries, merged now and then); a changed plan looks at
+// every tenant and gives its own a new view, about 1 µs each; a deleted tenant looks through all keys. A full load builds
+// everything anew: measured with a key per tenant, 10,000 tenants take 80 ms from Postgres to the published snapshot and
+// 100,000 take 0.7 s.
+//
+// A million tenants fit the same design: about 7 s and 1.5 GB of garbage per full load, so raise PollerOptions.FullEvery and
+// give the process memory for two snapshots; changes stay in the microseconds. Beyond that, load tenants on first use
+// into a bounded cache, keyed by the same configuration version.
 type Directory struct {
 	current        atomic.Pointer[Snapshot]
 	trustTokensFor time.Duration

@@ -71,6 +71,20 @@ func (e *editor[K, T]) remove(k K) {
 	}
 }
 
+// flat is the same content without a base beneath it. One that has none is returned as it is.
+func (e *editor[K, T]) flat() *editor[K, T] {
+	if len(e.base) == 0 && e.owned {
+		return e
+	}
+	next := fresh[K, T](e.size)
+	next.size = e.size
+	e.all(func(k K, v *T) bool {
+		next.changed[k] = v
+		return true
+	})
+	return next
+}
+
 func (e *editor[K, T]) own() map[K]*T {
 	if !e.owned {
 		next := make(map[K]*T, len(e.changed)+8)
