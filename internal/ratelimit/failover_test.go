@@ -300,7 +300,7 @@ func TestFallbackHasItsOwnBound(t *testing.T) {
 
 // While its first store is well, the failover is that store.
 func TestFailoverKeepsTheContract(t *testing.T) {
-	storetest.Run(t, storetest.Factory{New: func(tb testing.TB, clock *storetest.Clock) ratelimit.Store {
+	storetest.Run(t, storetest.Factory{Fresh: true, New: func(tb testing.TB, clock *storetest.Clock) ratelimit.Store {
 		tb.Helper()
 		first := guard(ratelimit.NewMemory(clock.Now, 0), 10*time.Second)
 		f := ratelimit.NewFailover(ratelimit.FailoverConfig{

@@ -202,12 +202,26 @@ func (s *memoryShard) report(m *Memory, c *Charge, now int64, out *Outcome) {
 	}
 }
 
-// makeRoom reports whether n more counters fit, dropping expired ones when the shard has doubled since it last did.
+// makeRoom reports whether n more counters fit, dropping expired ones when the shard has doubled since it last did. The
+// charge's own counters stay, expired or not: they are about to be charged.
 func (s *memoryShard) makeRoom(n int, now int64) bool {
 	if len(s.counters)+n > s.sweepAt {
+		s.eachOwn(func(c *memoryCounter) { c.deadAt += neverDead })
 		s.sweep(now)
+		s.eachOwn(func(c *memoryCounter) { c.deadAt -= neverDead })
 	}
 	return len(s.counters)+n <= s.most
+}
+
+// neverDead is beyond any time, and far enough from the largest integer that a time can be added.
+const neverDead = int64(1) << 61
+
+func (s *memoryShard) eachOwn(do func(*memoryCounter)) {
+	for i := range s.scratch {
+		if c := s.scratch[i].counter; c != nil {
+			do(c)
+		}
+	}
 }
 
 func (s *memoryShard) sweep(now int64) {

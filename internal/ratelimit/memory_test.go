@@ -17,6 +17,7 @@ import (
 func TestMemoryKeepsTheContract(t *testing.T) {
 	storetest.Run(t, storetest.Factory{
 		New:    func(_ testing.TB, clock *storetest.Clock) ratelimit.Store { return ratelimit.NewMemory(clock.Now, 0) },
+		Fresh:  true,
 		Checks: 500,
 	})
 }
@@ -47,6 +48,25 @@ func TestMemoryForgetsWhatHasExpired(t *testing.T) {
 	now += 10 * time.Minute.Microseconds()
 	m.Sweep()
 	require.Zero(t, m.Len(), "and silence empties it")
+}
+
+// A charge whose own expired counter is charged while others make room for a new one keeps what it charged.
+func TestMemoryKeepsWhatItIsCharging(t *testing.T) {
+	now := int64(0)
+	m := ratelimit.NewMemory(func() int64 { return now }, 0)
+	a, b := perMinute("a", 5, ratelimit.FailLocal), perMinute("b", 5, ratelimit.FailLocal)
+	for i := range 10_000 {
+		group := fmt.Sprint(i)
+		_, err := decide(t, m, chargeOf(group, a))
+		require.NoError(t, err)
+		now += 2 * time.Minute.Microseconds() // a has expired, b is new
+		_, err = decide(t, m, chargeOf(group, a, b))
+		require.NoError(t, err)
+		out, err := decide(t, m, chargeOf(group, a, b))
+		require.NoError(t, err)
+		require.EqualValues(t, 2, out.Counters[0].Used, i)
+		require.EqualValues(t, 2, out.Counters[1].Used, i)
+	}
 }
 
 func TestMemoryThatIsFull(t *testing.T) {

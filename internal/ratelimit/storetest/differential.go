@@ -62,7 +62,7 @@ type world struct {
 // sameAsReference: whatever comes in whatever order, the store and the reference answer the same, to the microsecond.
 func (s *suite) sameAsReference() {
 	rapid.Check(s.T, func(t *rapid.T) {
-		s.clock.Set(1_790_000_000_000_000 + rapid.Int64Range(0, 100_000_000_000).Draw(t, "start"))
+		s.begin(t)
 		w := s.newWorld(t)
 		for range rapid.IntRange(1, s.factory.Steps).Draw(t, "steps") {
 			w.step(t)

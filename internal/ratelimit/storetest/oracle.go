@@ -120,7 +120,7 @@ func (s *suite) neverLooser() {
 		o := &oracle{limit: l}
 		counter := []ratelimit.Counter{{Key: ratelimit.CounterKey(ratelimit.Subject{Group: s.group()}, l), Limit: l}}
 		span := max(time.Second, l.Span())
-		s.clock.Set(1_790_000_000_000_000 + rapid.Int64Range(0, 100_000_000_000).Draw(t, "start"))
+		s.begin(t)
 		s.alignedTo(span, -50*time.Millisecond) // bursts aimed at the edge
 		for range rapid.IntRange(1, 2*s.factory.Steps).Draw(t, "steps") {
 			s.clock.Advance(drawPause(t, span))
@@ -171,7 +171,7 @@ func (s *suite) honestWaits() {
 		l.Mode = ratelimit.Enforce
 		counter := []ratelimit.Counter{{Key: ratelimit.CounterKey(ratelimit.Subject{Group: s.group()}, l), Limit: l}}
 		span := max(time.Second, l.Span())
-		s.clock.Set(1_790_000_000_000_000 + rapid.Int64Range(0, 100_000_000_000).Draw(t, "start"))
+		s.begin(t)
 		for range rapid.IntRange(1, s.factory.Steps).Draw(t, "steps") {
 			s.clock.Advance(drawPause(t, span))
 			if s.factory.Strictness == Exact && rapid.IntRange(0, 9).Draw(t, "back") == 0 {

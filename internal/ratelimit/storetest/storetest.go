@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 )
@@ -57,6 +58,9 @@ type Factory struct {
 	// a Redis key, a sweep of old rows) must not do so within seconds of real time, whatever the clock says.
 	New        func(tb testing.TB, clock *Clock) ratelimit.Store
 	Strictness Strictness
+	// Fresh makes a new store for every random run: for stores in memory, which forget a counter that has expired by the
+	// test's clock and would not know it again when that clock steps back.
+	Fresh bool
 	// Checks is how many random runs each property makes: 100 when 0. A -rapid.checks on the command line wins.
 	Checks int
 	// Steps is how many random steps a run of the differential property makes: 30 when 0.
@@ -123,6 +127,14 @@ type suite struct {
 
 func (s *suite) group() string {
 	return fmt.Sprintf("storetest-%x-%d", s.run, s.groups.Add(1))
+}
+
+// begin starts a random run at a random time.
+func (s *suite) begin(t *rapid.T) {
+	s.clock.Set(1_790_000_000_000_000 + rapid.Int64Range(0, 100_000_000_000).Draw(t, "start"))
+	if s.factory.Fresh {
+		s.store = s.factory.New(s.T, s.clock)
+	}
 }
 
 // segmented reports whether counters of this algorithm are counted in segments.
