@@ -12,14 +12,14 @@ import (
 	"github.com/pegel-dev/pegel/internal/decision"
 )
 
-func resolver(t testing.TB, name string, trusted ...string) *decision.AddressResolver {
-	t.Helper()
+func resolver(tb testing.TB, name string, trusted ...string) *decision.AddressResolver {
+	tb.Helper()
 	cfg := decision.AddressConfig{Header: name}
 	for _, p := range trusted {
 		cfg.TrustedProxies = append(cfg.TrustedProxies, netip.MustParsePrefix(p))
 	}
 	r, err := decision.NewAddressResolver(cfg)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return r
 }
 

@@ -25,7 +25,7 @@ func BenchmarkDecide(b *testing.B) {
 			f.apply()
 			h.Address = prefix("203.0.113.7")
 		}},
-		{"denied", func(f *fixture, h *decision.Hit) {
+		{"denied", func(f *fixture, _ *decision.Hit) {
 			f.changes.Overrides = []tenants.Override{{TenantID: 17, LimitName: "m", Quota: 0}}
 			f.apply()
 		}},

@@ -52,8 +52,8 @@ func (n *Number) UnmarshalJSON(raw []byte) error {
 // Value is the number; ok is false for null and absent.
 func (n Number) Value() (v int64, ok bool) { return n.value, n.state == numberSet }
 
-// DecisionBody is the body of a 200 answer of /v1/check and /v1/status, and half of a 429's.
-type DecisionBody struct {
+// Answer is the body of a 200 answer of /v1/check and /v1/status, and half of a 429's.
+type Answer struct {
 	Decision     Verdict          `json:"decision"`
 	Allowed      bool             `json:"allowed"`
 	DecisionID   string           `json:"decision_id"`
@@ -72,7 +72,7 @@ type DecisionBody struct {
 	Limits       []LimitBody `json:"limits"`
 }
 
-// LimitBody is one limit in a DecisionBody; its numbers are null when nobody decided it.
+// LimitBody is one limit in a Answer; its numbers are null when nobody decided it.
 type LimitBody struct {
 	Name               string               `json:"name"`
 	Scope              ratelimit.Scope      `json:"scope"`
@@ -88,10 +88,10 @@ type LimitBody struct {
 	Mode               ratelimit.Mode       `json:"mode"`
 }
 
-// DeniedBody is the body of a 429: the union of the decision's members and of the problem's.
-type DeniedBody struct {
+// Refusal is the body of a 429: the union of the decision's members and of the problem's.
+type Refusal struct {
 	problem.Problem
-	DecisionBody
+	Answer
 
 	WindowSeconds     *float64 `json:"window_seconds"`
 	RetryAfterSeconds Number   `json:"retry_after_seconds,omitzero"`
@@ -99,8 +99,8 @@ type DeniedBody struct {
 }
 
 // Body is the answer to a hit that was let through.
-func Body(d *Decision) *DecisionBody {
-	b := &DecisionBody{
+func Body(d *Decision) *Answer {
+	b := &Answer{
 		Decision: d.Verdict, Allowed: d.Verdict != Deny, DecisionID: d.ID, Source: d.Source,
 		DelayMS: d.Delay.Milliseconds(), Limits: make([]LimitBody, len(d.Limits)),
 	}
@@ -133,8 +133,8 @@ func Body(d *Decision) *DecisionBody {
 }
 
 // Denied is the answer to a hit that was refused.
-func Denied(d *Decision, requestID string) *DeniedBody {
-	b := &DeniedBody{DecisionBody: *Body(d)}
+func Denied(d *Decision, requestID string) *Refusal {
+	b := &Refusal{Answer: *Body(d)}
 	slug, detail := refusalText(d)
 	b.Problem = problem.New(slug, detail, requestID)
 	if t := d.tightest(); t != nil {

@@ -193,7 +193,11 @@ func (w *work) peeks() bool { return w.hit.Peek || w.hit.Cost == 0 }
 // settleOne asks the store about one group of one hit.
 func (e *Engine) settleOne(ctx context.Context, w *work, g group) {
 	w.charge[0] = w.chargeOf(g)
-	w.out[0] = ratelimit.Outcome{Counters: w.inlineStates[:0:inlineLimits]}
+	// A store may keep the memory it is handed and hand back its own: what came back of the first call goes into the second.
+	if w.out[0].Counters == nil {
+		w.out[0].Counters = w.inlineStates[:]
+	}
+	w.out[0] = ratelimit.Outcome{Counters: w.out[0].Counters[:0]}
 	if err := e.store.Decide(ctx, w.charge[:], w.out[:]); err != nil {
 		e.undecided(ctx, w, g, err)
 		return
@@ -260,6 +264,9 @@ func (e *Engine) undecided(ctx context.Context, w *work, g group, err error) {
 	if ctx.Err() != nil && !errors.Is(err, ratelimit.ErrUnavailable) && !errors.Is(err, ratelimit.ErrCounter) {
 		w.err = fmt.Errorf("decide: %w", err)
 		return
+	}
+	if errors.Is(err, ratelimit.ErrClosed) {
+		w.err = fmt.Errorf("%w: %w", ErrClosed, err)
 	}
 	from, to := w.span(g)
 	for i := from; i < to; i++ {

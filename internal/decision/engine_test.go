@@ -416,7 +416,7 @@ type failing struct {
 
 func (s failing) Source() ratelimit.Source { return ratelimit.SourceRedis }
 
-func (s failing) Decide(ctx context.Context, charges []ratelimit.Charge, out []ratelimit.Outcome) error {
+func (s failing) Decide(_ context.Context, charges []ratelimit.Charge, out []ratelimit.Outcome) error {
 	if !s.perItem {
 		return s.err
 	}

@@ -78,8 +78,8 @@ func named(slug string, id int64, plan string) tenants.Tenant {
 }
 
 // newFixture has one tenant, school-17, on a plan with the given limits, and no address policy.
-func newFixture(t testing.TB, rules ...tenants.Rule) *fixture {
-	t.Helper()
+func newFixture(tb testing.TB, rules ...tenants.Rule) *fixture {
+	tb.Helper()
 	f := &fixture{clock: newClock(), recorder: &recorder{}, directory: tenants.NewDirectory(0)}
 	f.store = ratelimit.NewMemory(f.clock.micros, 0)
 	f.changes = tenants.Changes{
@@ -103,41 +103,41 @@ func (f *fixture) policy(rules ...tenants.Rule) {
 	f.apply()
 }
 
-func (f *fixture) tenant(t testing.TB, slug string) *tenants.TenantView {
-	t.Helper()
+func (f *fixture) tenant(tb testing.TB, slug string) *tenants.TenantView {
+	tb.Helper()
 	v, ok := f.directory.Snapshot().Tenant(slug)
-	require.True(t, ok)
+	require.True(tb, ok)
 	return v
 }
 
 // hit is a hit of cost 1 for school-17.
-func (f *fixture) hit(t testing.TB) decision.Hit {
-	t.Helper()
-	return decision.Hit{Tenant: f.tenant(t, "school-17"), Cost: 1}
+func (f *fixture) hit(tb testing.TB) decision.Hit {
+	tb.Helper()
+	return decision.Hit{Tenant: f.tenant(tb, "school-17"), Cost: 1}
 }
 
-func (f *fixture) decide(t testing.TB, h decision.Hit) *decision.Decision {
-	t.Helper()
+func (f *fixture) decide(tb testing.TB, h decision.Hit) *decision.Decision {
+	tb.Helper()
 	d, err := f.Decide(context.Background(), h)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return d
 }
 
 // apiKey makes a valid API key of a tenant.
-func (f *fixture) apiKey(t testing.TB, tenant int64) string {
-	t.Helper()
+func (f *fixture) apiKey(tb testing.TB, tenant int64) string {
+	tb.Helper()
 	c, text, err := tenants.NewCredential(tenants.KindAPIKey, rand.Reader)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	f.changes.APIKeys = append(f.changes.APIKeys, tenants.APIKey{ID: c.ID, TenantID: tenant, Hash: c.Hash})
 	f.apply()
 	return text
 }
 
 // serviceToken makes a valid service token.
-func (f *fixture) serviceToken(t testing.TB, change func(*tenants.ServiceToken)) string {
-	t.Helper()
+func (f *fixture) serviceToken(tb testing.TB, change func(*tenants.ServiceToken)) string {
+	tb.Helper()
 	c, text, err := tenants.NewCredential(tenants.KindServiceToken, rand.Reader)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	token := tenants.ServiceToken{ID: c.ID, Name: "edge", Hash: c.Hash, Exempt: []ratelimit.Scope{ratelimit.ScopeAddress}}
 	if change != nil {
 		change(&token)
@@ -147,10 +147,10 @@ func (f *fixture) serviceToken(t testing.TB, change func(*tenants.ServiceToken))
 	return text
 }
 
-func forged(t testing.TB, kind tenants.Kind) string {
-	t.Helper()
+func forged(tb testing.TB, kind tenants.Kind) string {
+	tb.Helper()
 	_, text, err := tenants.NewCredential(kind, rand.Reader)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return text
 }
 

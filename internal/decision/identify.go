@@ -12,8 +12,8 @@ import (
 
 // The headers that say who is asking.
 const (
-	HeaderAPIKey       = "X-Api-Key" // canonical spelling of X-API-Key
-	HeaderServiceToken = "X-Pegel-Service-Token"
+	HeaderAPIKey       = "X-Api-Key"             //nolint:gosec // a header's name (X-API-Key in its canonical spelling), no secret
+	HeaderServiceToken = "X-Pegel-Service-Token" //nolint:gosec // a header's name, no secret
 	HeaderTenant       = "X-Pegel-Tenant"
 	HeaderUser         = "X-Pegel-User"
 	HeaderClientKey    = "X-Client-Key"

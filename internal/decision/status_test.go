@@ -30,7 +30,7 @@ func TestStatusConsumesNothingAndShowsEveryLimit(t *testing.T) {
 		f.clock.advance(time.Second)
 		d, err = f.Status(t.Context(), hit)
 		require.NoError(t, err)
-		require.EqualValues(t, want, d.Limits[0].State.Used)
+		require.Equal(t, want, d.Limits[0].State.Used)
 		f.decide(t, hit)
 	}
 }

@@ -89,8 +89,8 @@ func perAddress(quota int64) tenants.Rule {
 	return tenants.Rule{Limit: ratelimit.Limit{Name: "per-minute", Scope: ratelimit.ScopeAddress, Algorithm: ratelimit.SlidingWindowLog, Quota: quota, Window: time.Minute}}
 }
 
-func newGate(t testing.TB, o gateOptions) *gate {
-	t.Helper()
+func newGate(tb testing.TB, o gateOptions) *gate {
+	tb.Helper()
 	g := &gate{seen: make(chan *http.Request, 1), answer: o.answer, timer: &delays{fire: make(chan time.Time)}, directory: tenants.NewDirectory(0), store: o.store}
 	if g.store == nil {
 		g.store = ratelimit.NewMemory(ratelimit.MonotonicMicros(time.Now), 0)
@@ -104,24 +104,24 @@ func newGate(t testing.TB, o gateOptions) *gate {
 		AddressPolicy: &tenants.AddressPolicy{Limits: o.policy},
 	}
 	credential, text, err := tenants.NewCredential(tenants.KindAPIKey, rand.Reader)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	g.key = text
 	g.changes.APIKeys = []tenants.APIKey{{ID: credential.ID, TenantID: o.tenantID, Hash: credential.Hash}}
 	g.apply()
 
 	g.upstream = httptest.NewServer(http.HandlerFunc(g.serveUpstream))
-	t.Cleanup(g.upstream.Close)
+	tb.Cleanup(g.upstream.Close)
 	target := o.upstream
 	if target == nil {
 		target, err = url.Parse(g.upstream.URL)
-		require.NoError(t, err)
+		require.NoError(tb, err)
 	}
 	addresses := decision.AddressConfig{}
 	for _, p := range o.trusted {
 		addresses.TrustedProxies = append(addresses.TrustedProxies, netip.MustParsePrefix(p))
 	}
 	resolver, err := decision.NewAddressResolver(addresses)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	if o.perTenant == 0 {
 		o.perTenant = 500
 	}
@@ -130,14 +130,14 @@ func newGate(t testing.TB, o gateOptions) *gate {
 	handler, err := proxy.New(proxy.Config{
 		Engine: engine, Addresses: resolver, Holder: g.holder, Upstream: target, TrustIdentityHeaders: o.identity, Transport: o.transport,
 	})
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	g.server = httptest.NewServer(handler)
-	t.Cleanup(g.server.Close)
+	tb.Cleanup(g.server.Close)
 	g.client = &http.Client{
 		Transport:     &http.Transport{MaxIdleConnsPerHost: 64},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	t.Cleanup(g.client.CloseIdleConnections)
+	tb.Cleanup(g.client.CloseIdleConnections)
 	return g
 }
 
@@ -147,10 +147,10 @@ func (g *gate) apply() {
 	g.directory.Apply(g.changes, time.Now())
 }
 
-func (g *gate) serviceToken(t testing.TB) string {
-	t.Helper()
+func (g *gate) serviceToken(tb testing.TB) string {
+	tb.Helper()
 	credential, text, err := tenants.NewCredential(tenants.KindServiceToken, rand.Reader)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	g.changes.ServiceTokens = append(g.changes.ServiceTokens, tenants.ServiceToken{
 		ID: credential.ID, Name: "edge", Hash: credential.Hash, Exempt: []ratelimit.Scope{ratelimit.ScopeAddress},
 	})
@@ -164,7 +164,10 @@ func (g *gate) serveUpstream(w http.ResponseWriter, r *http.Request) {
 	case <-g.seen:
 	default:
 	}
-	g.seen <- r.Clone(r.Context())
+	select {
+	case g.seen <- r.Clone(r.Context()):
+	default: // another one was faster
+	}
 	if g.answer != nil {
 		g.answer(w, r)
 		return
@@ -179,38 +182,38 @@ type got struct {
 	body string
 }
 
-func (g *got) problem(t testing.TB) map[string]any {
-	t.Helper()
-	require.Equal(t, "application/problem+json", g.Header.Get("Content-Type"))
+func (g *got) problem(tb testing.TB) map[string]any {
+	tb.Helper()
+	require.Equal(tb, "application/problem+json", g.Header.Get("Content-Type"))
 	var p map[string]any
-	require.NoError(t, json.Unmarshal([]byte(g.body), &p))
+	require.NoError(tb, json.Unmarshal([]byte(g.body), &p))
 	return p
 }
 
-func (g *gate) do(t testing.TB, method, path string, body io.Reader, pairs ...string) *got {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, g.server.URL+path, body)
-	require.NoError(t, err)
+func (g *gate) do(tb testing.TB, method, path string, body io.Reader, pairs ...string) *got {
+	tb.Helper()
+	req, err := http.NewRequestWithContext(tb.Context(), method, g.server.URL+path, body)
+	require.NoError(tb, err)
 	for i := 0; i < len(pairs); i += 2 {
 		req.Header.Add(pairs[i], pairs[i+1])
 	}
 	res, err := g.client.Do(req)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	raw, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	require.NoError(t, res.Body.Close())
+	require.NoError(tb, err)
+	require.NoError(tb, res.Body.Close())
 	return &got{Response: res, body: string(raw)}
 }
 
 // raw sends bytes as they are and returns the connection to read from.
-func (g *gate) raw(t testing.TB, text string) net.Conn {
-	t.Helper()
+func (g *gate) raw(tb testing.TB, text string) net.Conn {
+	tb.Helper()
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(t.Context(), "tcp", g.server.Listener.Addr().String())
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	conn, err := dialer.DialContext(tb.Context(), "tcp", g.server.Listener.Addr().String())
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = conn.Close() })
+	require.NoError(tb, conn.SetDeadline(time.Now().Add(20*time.Second)))
 	_, err = io.WriteString(conn, text)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return conn
 }

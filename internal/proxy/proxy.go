@@ -200,12 +200,11 @@ func (p *Proxy) notDecided(w http.ResponseWriter, r *http.Request, x *exchange, 
 		p.log.LogAttrs(r.Context(), slog.LevelError, "no decision", slog.String("error", err.Error()), slog.String("request_id", x.requestID))
 		slug, detail = problem.Internal, "the request could not be decided"
 	}
-	switch slug {
-	case problem.Unauthorized:
+	if slug == problem.Unauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="pegel"`)
-	case problem.StoreUnavailable:
+	}
+	if slug == problem.StoreUnavailable {
 		w.Header().Set("Retry-After", strconv.Itoa(decision.RetryAfterClosed))
-	default:
 	}
 	p.refuse(w, x, problem.New(slug, detail, x.requestID))
 }

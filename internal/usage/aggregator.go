@@ -47,13 +47,10 @@ func NewAggregator(maxTenants int) *Aggregator {
 
 // Record counts one event.
 func (a *Aggregator) Record(ev Event) {
-	switch {
-	case ev.TenantID == 0:
+	if ev.TenantID == 0 {
 		a.anonymous[ev.At.Nanosecond()/1000%anonymousShards].record(&ev)
-	default:
-		if t := a.tenant(&ev); t != nil {
-			t.record(&ev)
-		}
+	} else if t := a.tenant(&ev); t != nil {
+		t.record(&ev)
 	}
 	if ev.Verdict == Refused {
 		if ev.Address != "" {
