@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -187,4 +188,36 @@ func TestOverridesAndNetworks(t *testing.T) {
 	require.True(t, b.snapshot(t).NetworkDenied(netip.MustParseAddr("2001:db8::1"), until.Add(-time.Second)))
 	require.NoError(t, b.DeleteNetwork(ctx, alice, n.ID))
 	require.ErrorIs(t, b.DeleteNetwork(ctx, alice, n.ID), tenants.ErrNotFound)
+}
+
+func TestMarkUsedMovesForwardOnly(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	ctx := t.Context()
+	b.havePlan(t, "light", 10)
+	b.haveTenant(t, "school-17", "light")
+	many := map[string]time.Time{"unknown": time.Unix(1000, 0)}
+	for n := range 3 {
+		id := fmt.Sprintf("k%d", n)
+		_, err := b.CreateKey(ctx, alice, "school-17", key(id))
+		require.NoError(t, err)
+		many[id] = time.Unix(1000, 0)
+	}
+	_, err := b.CreateServiceToken(ctx, alice, service("k0"))
+	require.NoError(t, err)
+	version, entries := b.number(t, `SELECT version FROM config_version`), b.number(t, `SELECT count(*) FROM audit_log`)
+	require.NoError(t, b.MarkUsed(ctx, tenants.KindAPIKey, many))
+	require.NoError(t, b.MarkUsed(ctx, tenants.KindAPIKey, map[string]time.Time{"k0": time.Unix(999, 0), "k1": time.Unix(1001, 0)}))
+	require.NoError(t, b.MarkUsed(ctx, tenants.KindServiceToken, nil))
+	list, err := b.ListKeys(ctx, "school-17", tenants.Page{})
+	require.NoError(t, err)
+	for n, want := range []int64{1000, 1001, 1000} {
+		require.Equal(t, want, list.Items[n].LastUsedAt.Unix())
+	}
+	tokens, err := b.ListServiceTokens(ctx, tenants.Page{})
+	require.NoError(t, err)
+	require.True(t, tokens.Items[0].LastUsedAt.IsZero(), "a key is not a token")
+	require.Error(t, b.MarkUsed(ctx, "zzz", many))
+	require.Equal(t, version, b.number(t, `SELECT version FROM config_version`))
+	require.Equal(t, entries, b.number(t, `SELECT count(*) FROM audit_log`))
 }

@@ -32,6 +32,7 @@ var (
 	_ tenants.Repository          = (*Repository)(nil)
 	_ tenants.ExceptionRepository = (*Repository)(nil)
 	_ tenants.Loader              = (*Repository)(nil)
+	_ tenants.UseMarker           = (*Repository)(nil)
 )
 
 // NewRepository works on a migrated database. The caller keeps the pool and closes it.
@@ -52,7 +53,7 @@ func joined(ctx context.Context) (pgx.Tx, bool) {
 	return tx, ok
 }
 
-// read runs a query within the bound and translates its error.
+// read runs a query, or a statement that is no administrative change, within the bound and translates its error.
 func (r *Repository) read(ctx context.Context, doing string, query func(ctx context.Context, q querier) error) error {
 	bounded, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
