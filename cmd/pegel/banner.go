@@ -60,19 +60,25 @@ func (b *banner) lines() []line {
 			`-H 'Content-Type: application/json'`, fmt.Sprintf(`-d '{"tenant":"%s","cost":%d}'`, light.Slug, cost))
 	}
 	lines := []line{
-		{"an administrator starts " + light.Slug + "'s count anew, so that all of this works however often it is pasted",
-			b.curl(b.examples.AdminToken, b.admin+"/admin/tenants/"+light.Slug+"/reset", "-X POST")},
+		{
+			"an administrator starts " + light.Slug + "'s count anew, so that all of this works however often it is pasted",
+			b.curl(b.examples.AdminToken, b.admin+"/admin/tenants/"+light.Slug+"/reset", "-X POST"),
+		},
 		{"a rate-limited endpoint: the headers tell what is left", b.curl(pro.Key, b.public+"/v1/ping")},
 		{"a service asks for a tenant: 1,700 of 2,000 at once are let through, but slowed down (delay_ms)", check(1700)},
 		{"400 more do not fit: 429, with the wait", check(400)},
 		{"how the tenant stands; asking costs nothing", b.curl(light.Key, b.public+"/v1/status")},
 	}
 	if b.proxy != "" {
-		lines = append(lines, line{"the same behind the reverse proxy: the demo upstream shows what it is sent, without the key",
-			b.curl(pro.Key, b.proxy+"/hello")})
+		lines = append(lines, line{
+			"the same behind the reverse proxy: the demo upstream shows what it is sent, without the key",
+			b.curl(pro.Key, b.proxy+"/hello"),
+		})
 	}
-	return append(lines, line{"who uses most, as the administrator sees it",
-		b.curl(b.examples.AdminToken, b.admin+"/admin/rate-limits?top=10")})
+	return append(lines, line{
+		"who uses most, as the administrator sees it",
+		b.curl(b.examples.AdminToken, b.admin+"/admin/rate-limits?top=10"),
+	})
 }
 
 // curl is one command: at most 10 s, headers shown.

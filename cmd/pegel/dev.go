@@ -53,8 +53,7 @@ serves, which forgets its counters at the end.`,
 // ownedByDev are the settings that `pegel dev` makes itself: a database or Redis that the environment names is somebody
 // else's, and must not be filled with examples.
 func ownedByDev(env string) bool {
-	return strings.HasPrefix(env, "PEGEL_DATABASE_URL") || strings.HasPrefix(env, "PEGEL_REDIS_URL") ||
-		strings.HasPrefix(env, "PEGEL_REDIS_SENTINEL")
+	return strings.HasPrefix(env, "PEGEL_DATABASE_URL") || strings.HasPrefix(env, "PEGEL_REDIS_URL")
 }
 
 // dev is one run of `pegel dev`.
@@ -74,7 +73,7 @@ func (d *dev) run(ctx context.Context, fresh bool) (err error) {
 			err = errors.Join(err, f())
 		}
 	}()
-	if err := os.MkdirAll(d.stateDir, 0o755); err != nil { //nolint:gosec // Postgres runs as another user below it; the keys are 0600
+	if err := os.MkdirAll(d.stateDir, 0o755); err != nil { // Postgres runs as another user below it; the keys are 0600
 		return fmt.Errorf("create the state directory: %w", err)
 	}
 	serversDir, err := devmode.ServersDir(d.stateDir)
@@ -203,7 +202,7 @@ func (d *dev) serve(ctx context.Context, ex *app.Examples, servers map[string]st
 		return err
 	}
 	log := app.NewLogger(cfg, d.cmd.ErrOrStderr())
-	a, err := app.New(cfg, app.Options{Log: log, Now: time.Now, Version: version})
+	a, err := app.New(ctx, cfg, app.Options{Log: log, Now: time.Now, Version: version})
 	if err != nil {
 		return err
 	}

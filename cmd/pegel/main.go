@@ -26,7 +26,7 @@ func main() {
 
 // realMain runs one command until it is done or ctx ends.
 func realMain(ctx context.Context, args []string) error {
-	root := rootCommand()
+	root := rootCommand() //nolint:contextcheck // commands get the context from cobra
 	root.SetArgs(args)
 	return root.ExecuteContext(ctx)
 }

@@ -30,7 +30,7 @@ starts without Redis.` + "\n" + settingsHelp(),
 		}
 		log := app.NewLogger(cfg, cmd.ErrOrStderr())
 		slog.SetDefault(log) // for libraries
-		a, err := app.New(cfg, app.Options{Log: log, Now: time.Now, Version: version})
+		a, err := app.New(cmd.Context(), cfg, app.Options{Log: log, Now: time.Now, Version: version})
 		if err != nil {
 			return err
 		}

@@ -72,7 +72,7 @@ func CreateAdminToken(ctx context.Context, databaseURL Secret, req AdminTokenReq
 		flag := strings.ReplaceAll(strings.TrimPrefix(problems[0].Pointer, "/"), "expires_at", "expires-in")
 		return "", fmt.Errorf("--%s: %s", flag, problems[0].Message)
 	}
-	pool, err := postgres.NewPool(string(databaseURL), postgres.PoolOptions{MaxConns: 1, MinIdle: 1, Name: "pegel admin-token"})
+	pool, err := postgres.NewPool(string(databaseURL), postgres.PoolOptions{MaxConns: 1, MinIdle: 1, Name: "pegel admin-token"}) //nolint:contextcheck // a pool lives until it is closed
 	if err != nil {
 		return "", fmt.Errorf("open the database: %w", err)
 	}

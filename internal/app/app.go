@@ -63,7 +63,7 @@ type App struct {
 
 // New builds a replica and binds its listeners. It asks no store: Postgres and Redis may be down. An error is one line;
 // nothing is left open then.
-func New(cfg *Config, opts Options) (a *App, err error) {
+func New(ctx context.Context, cfg *Config, opts Options) (a *App, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -79,22 +79,22 @@ func New(cfg *Config, opts Options) (a *App, err error) {
 	}
 	defer func() {
 		if err != nil {
-			a.close()
+			a.close(context.WithoutCancel(ctx))
 		}
 	}()
-	if err := a.openStores(); err != nil {
+	if err := a.openStores(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.openListeners(); err != nil {
+	if err := a.openListeners(ctx); err != nil {
 		return nil, err
 	}
 	return a, nil
 }
 
 // openStores makes pools and clients; none connects before it is used.
-func (a *App) openStores() error {
+func (a *App) openStores(ctx context.Context) error {
 	var err error
-	a.pool, err = postgres.NewPool(string(a.cfg.DatabaseURL), postgres.PoolOptions{
+	a.pool, err = postgres.NewPool(string(a.cfg.DatabaseURL), postgres.PoolOptions{ //nolint:contextcheck // a pool lives until it is closed
 		MaxConns: int32(a.cfg.DatabasePoolSize), MinIdle: 1, Name: "pegel configuration", //nolint:gosec // at most 1,000
 	})
 	if err != nil {
@@ -104,7 +104,7 @@ func (a *App) openStores() error {
 	a.poller = tenants.NewPoller(a.directory, a.repository, tenants.PollerOptions{
 		Clock: a.now, Log: a.log, OnBroken: countBroken(a.metrics),
 	})
-	a.stores, err = openStores(a.cfg, a.now, a.log, a.metrics)
+	a.stores, err = openStores(ctx, a.cfg, a.now, a.log)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (a *App) openStores() error {
 }
 
 // openListeners binds every address and says what is served on it.
-func (a *App) openListeners() error {
+func (a *App) openListeners(ctx context.Context) error {
 	var cert *certificate
 	if a.Secure() {
 		var err error
@@ -128,7 +128,7 @@ func (a *App) openListeners() error {
 		return &SettingError{Name: "PEGEL_CLIENT_IP_HEADER", Reason: err.Error()}
 	}
 	engine := decision.New(decision.Config{
-		Store: a.stores.store, Directory: a.directory, Recorder: newCountedRecorder(a.usage, a.metrics), Now: a.now, Mode: ratelimit.Mode(a.cfg.Mode),
+		Store: a.stores.failover, Directory: a.directory, Recorder: newCountedRecorder(a.usage, a.metrics), Now: a.now, Mode: ratelimit.Mode(a.cfg.Mode),
 		IPv6Prefix: a.cfg.IPv6Prefix, Log: a.log,
 	})
 	holder := decision.NewHolder(a.cfg.HeldPerTenant, a.cfg.HeldTotal, nil)
@@ -136,21 +136,21 @@ func (a *App) openListeners() error {
 	common := httpapi.Common{
 		Engine: engine, Directory: a.directory, Addresses: addresses, Health: a.health, Now: a.now, Log: a.log,
 	}
-	if err := a.openPublic(common, holder, cert); err != nil {
+	if err := a.openPublic(ctx, common, holder, cert); err != nil {
 		return err
 	}
-	if err := a.openAdmin(common, cert); err != nil {
+	if err := a.openAdmin(ctx, common, cert); err != nil {
 		return err
 	}
-	return a.openProxy(engine, addresses, holder, cert)
+	return a.openProxy(ctx, engine, addresses, holder, cert)
 }
 
-func (a *App) openPublic(common httpapi.Common, holder *decision.Holder, cert *certificate) error {
+func (a *App) openPublic(ctx context.Context, common httpapi.Common, holder *decision.Holder, cert *certificate) error {
 	h, err := httpapi.NewPublic(httpapi.PublicConfig{Common: common, Holder: holder, TrustIdentity: a.cfg.TrustIdentityHeaders})
 	if err != nil {
 		return fmt.Errorf("build the public interface: %w", err)
 	}
-	l, err := a.listeners.listen(context.Background(), publicListener, listenSetting, a.cfg.Listen, cert)
+	l, err := a.listeners.listen(ctx, publicListener, listenSetting, a.cfg.Listen, cert)
 	if err != nil {
 		return err
 	}
@@ -158,8 +158,8 @@ func (a *App) openPublic(common httpapi.Common, holder *decision.Holder, cert *c
 	return nil
 }
 
-func (a *App) openAdmin(common httpapi.Common, cert *certificate) error {
-	h, err := httpapi.NewAdmin(httpapi.AdminConfig{
+func (a *App) openAdmin(ctx context.Context, common httpapi.Common, cert *certificate) error {
+	h, err := httpapi.NewAdmin(httpapi.AdminConfig{ //nolint:contextcheck // handlers take their request's
 		Common: common, Repository: a.repository, Usage: a.usage, Mode: ratelimit.Mode(a.cfg.Mode),
 		BootstrapToken: string(a.cfg.AdminToken), Random: rand.Reader, Changed: a.ownChange,
 		Metrics: promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}),
@@ -167,7 +167,7 @@ func (a *App) openAdmin(common httpapi.Common, cert *certificate) error {
 	if err != nil {
 		return fmt.Errorf("build the admin interface: %w", err)
 	}
-	l, err := a.listeners.listen(context.Background(), adminListener, adminSetting, a.cfg.AdminListen, cert)
+	l, err := a.listeners.listen(ctx, adminListener, adminSetting, a.cfg.AdminListen, cert)
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,9 @@ func (a *App) openAdmin(common httpapi.Common, cert *certificate) error {
 	return nil
 }
 
-func (a *App) openProxy(engine *decision.Engine, addresses *decision.AddressResolver, holder *decision.Holder, cert *certificate) error {
+func (a *App) openProxy(
+	ctx context.Context, engine *decision.Engine, addresses *decision.AddressResolver, holder *decision.Holder, cert *certificate,
+) error {
 	if a.cfg.ProxyListen == "" {
 		return nil
 	}
@@ -186,7 +188,7 @@ func (a *App) openProxy(engine *decision.Engine, addresses *decision.AddressReso
 	if err != nil {
 		return &SettingError{Name: upstreamSetting, Reason: err.Error()}
 	}
-	l, err := a.listeners.listen(context.Background(), proxyListener, proxySetting, a.cfg.ProxyListen, cert)
+	l, err := a.listeners.listen(ctx, proxyListener, proxySetting, a.cfg.ProxyListen, cert)
 	if err != nil {
 		return err
 	}
@@ -209,7 +211,7 @@ func (a *App) Ready() <-chan struct{} { return a.ready }
 // The drain: /readyz says 503 and answers close their connections; after the drain pause the listeners close; requests in
 // flight, held ones included, finish or are cut at the drain timeout; then the background work and the stores end.
 func (a *App) Run(ctx context.Context) error {
-	defer a.close()
+	defer a.close(context.WithoutCancel(ctx))
 	failed := a.listeners.serve()
 	a.log.Info("listening", slog.String("public", a.Addr(publicListener)), slog.String("admin", a.Addr(adminListener)),
 		slog.String("proxy", a.Addr(proxyListener)), slog.Bool("tls", a.Secure()))
@@ -242,11 +244,11 @@ func (a *App) Run(ctx context.Context) error {
 	case cause = <-failed:
 	}
 	stopStartup()
-	return errors.Join(cause, a.drain())
+	return errors.Join(cause, a.drain(context.WithoutCancel(ctx)))
 }
 
 // drain takes the replica out of service in order.
-func (a *App) drain() error {
+func (a *App) drain(ctx context.Context) error {
 	a.health.drain()
 	a.listeners.draining.Store(true)
 	a.log.Info("draining", slog.Duration("pause", a.cfg.DrainPause), slog.Duration("timeout", a.cfg.DrainTimeout))
@@ -256,7 +258,7 @@ func (a *App) drain() error {
 	case <-pause.C:
 	case <-a.nobodyCame():
 	}
-	limit, cancel := context.WithTimeout(context.Background(), a.cfg.DrainTimeout)
+	limit, cancel := context.WithTimeout(ctx, a.cfg.DrainTimeout)
 	defer cancel()
 	if err := a.listeners.shutdown(limit); err != nil {
 		return fmt.Errorf("drain: %w", err)
@@ -278,10 +280,10 @@ func (a *App) nobodyCame() <-chan struct{} {
 }
 
 // close gives back what New took. The pools end last: background work has ended by then.
-func (a *App) close() {
+func (a *App) close(ctx context.Context) {
 	a.listeners.close()
 	if a.stores != nil {
-		a.stores.close(a.log)
+		a.stores.close(ctx)
 	}
 	if a.pool != nil {
 		a.pool.Close()

@@ -24,13 +24,10 @@ type Config struct {
 	DatabasePoolSize        int // each of the two pools, ≥ 4
 	DatabaseDecisionTimeout time.Duration
 
-	// RedisURLs: none: Postgres is the primary store; one: a single server; several: a cluster, or the Sentinels of
-	// RedisSentinelMaster.
-	RedisURLs             []Secret
-	RedisSentinelMaster   string
-	RedisSentinelPassword Secret
-	RedisPoolSize         int
-	RedisTimeout          time.Duration
+	// RedisURL in any of the forms of redisstore.Config; empty: Postgres is the primary store.
+	RedisURL      Secret
+	RedisPoolSize int
+	RedisTimeout  time.Duration
 
 	AdminToken           Secret // bootstrap administrator; empty: none
 	TrustedProxies       []netip.Prefix
@@ -73,14 +70,12 @@ const (
 	sourceEnv        = "env"
 	sourceFlag       = "flag"
 	databaseSetting  = "PEGEL_DATABASE_URL"
-	redisSetting     = "PEGEL_REDIS_URL"
 	proxySetting     = "PEGEL_PROXY_LISTEN"
 	upstreamSetting  = "PEGEL_PROXY_UPSTREAM"
 	certSetting      = "PEGEL_TLS_CERT_FILE"
 	keySetting       = "PEGEL_TLS_KEY_FILE"
 	listenSetting    = "PEGEL_LISTEN"
 	adminSetting     = "PEGEL_ADMIN_LISTEN"
-	sentinelSetting  = "PEGEL_REDIS_SENTINEL_MASTER"
 	heldSetting      = "PEGEL_HELD_PER_TENANT"
 	trustedSetting   = "PEGEL_TRUSTED_PROXIES"
 	identitySetting  = "PEGEL_TRUST_IDENTITY_HEADERS"
@@ -130,7 +125,7 @@ func (c *Config) Validate() error {
 	if c.DatabaseURL == "" {
 		return ErrNoDatabase
 	}
-	for _, check := range []func() error{c.checkProxy, c.checkListeners, c.checkTLS, c.checkRedis, c.checkTrust} {
+	for _, check := range []func() error{c.checkProxy, c.checkListeners, c.checkTLS, c.checkTrust} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -191,19 +186,6 @@ func (c *Config) checkTLS() error {
 	}
 	if _, err := tls.LoadX509KeyPair(c.TLSCertFile, c.TLSKeyFile); err != nil {
 		return settingErrorf(certSetting, "the pair with %s cannot be used: %v", keySetting, err)
-	}
-	return nil
-}
-
-func (c *Config) checkRedis() error {
-	if c.RedisSentinelMaster != "" && len(c.RedisURLs) == 0 {
-		return settingErrorf(redisSetting, "must name the Sentinels of %s", sentinelSetting)
-	}
-	if c.RedisSentinelMaster == "" && c.RedisSentinelPassword != "" {
-		return settingErrorf(sentinelSetting, "is required with PEGEL_REDIS_SENTINEL_PASSWORD")
-	}
-	if _, err := c.redisOptions(); err != nil {
-		return &SettingError{Name: redisSetting, Reason: err.Error()}
 	}
 	return nil
 }

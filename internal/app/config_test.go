@@ -30,7 +30,7 @@ func TestDefaultsAreTheContracts(t *testing.T) {
 	require.Equal(t, "127.0.0.1:8080", c.Listen)
 	require.Equal(t, "127.0.0.1:8081", c.AdminListen)
 	require.Empty(t, c.ProxyListen)
-	require.Empty(t, c.RedisURLs)
+	require.Empty(t, c.RedisURL)
 	require.Equal(t, 100, c.RedisPoolSize)
 	require.Equal(t, 16, c.DatabasePoolSize)
 	require.Equal(t, 50*time.Millisecond, c.RedisTimeout)
@@ -134,10 +134,9 @@ func TestBadSettingsStopTheStart(t *testing.T) {
 		"PEGEL_DATABASE_DECISION_TIMEOUT=0s":                "PEGEL_DATABASE_DECISION_TIMEOUT: ",
 		"PEGEL_REDIS_URL=localhost:6379":                    "PEGEL_REDIS_URL: ",
 		"PEGEL_REDIS_URL=redis://u:canary-9@x:y":            "PEGEL_REDIS_URL: ",
-		"PEGEL_REDIS_URL=redis://:canary-10@a,redis://:b@c": "PEGEL_REDIS_URL: names several nodes",
-		"PEGEL_REDIS_URL=redis://a/1,redis://b/1":           "PEGEL_REDIS_URL: names several nodes",
-		"PEGEL_REDIS_SENTINEL_MASTER=m":                     "PEGEL_REDIS_URL: must name the Sentinels",
-		"PEGEL_REDIS_SENTINEL_PASSWORD=canary-11":           "PEGEL_REDIS_SENTINEL_MASTER: is required",
+		"PEGEL_REDIS_URL=redis://:canary-10@a,other://:b@c": "PEGEL_REDIS_URL: ",
+		"PEGEL_REDIS_URL=redis://a/1,redis://b/1":           "PEGEL_REDIS_URL: ",
+		"PEGEL_REDIS_URL=redis+sentinel://u:canary-13@x:1":  "PEGEL_REDIS_URL: ",
 		"PEGEL_REDIS_TIMEOUT=50":                            "PEGEL_REDIS_TIMEOUT: ",
 		"PEGEL_REDIS_TIMEOUT=1ms":                           "PEGEL_REDIS_TIMEOUT: ",
 		"PEGEL_REDIS_POOL_SIZE=0":                           "PEGEL_REDIS_POOL_SIZE: ",
@@ -203,33 +202,16 @@ func TestNamesOfOthersAreIgnored(t *testing.T) {
 	requireOneLine(t, err, "PEGEL_PORTAL: there is no such setting")
 }
 
-func TestRedisOptions(t *testing.T) {
+func TestRedisURLForms(t *testing.T) {
 	t.Parallel()
-	c, err := load(t, "PEGEL_REDIS_URL=rediss://u:p@one:1/2", "PEGEL_REDIS_POOL_SIZE=7")
-	require.NoError(t, err)
-	o, err := c.redisOptions()
-	require.NoError(t, err)
-	require.Equal(t, []string{"one:1"}, o.Addrs)
-	require.Equal(t, 2, o.DB)
-	require.Equal(t, 7, o.PoolSize)
-	require.False(t, o.IsClusterMode)
-	require.Equal(t, "one", o.TLSConfig.ServerName)
-
-	c, err = load(t, "PEGEL_REDIS_URL=redis://u:p@one:1, redis://u:p@two:2")
-	require.NoError(t, err)
-	o, err = c.redisOptions()
-	require.NoError(t, err)
-	require.Equal(t, []string{"one:1", "two:2"}, o.Addrs)
-	require.True(t, o.IsClusterMode)
-
-	c, err = load(t, "PEGEL_REDIS_URL=redis://u:p@one:1/3,redis://u:p@two:2/3", "PEGEL_REDIS_SENTINEL_MASTER=main", "PEGEL_REDIS_SENTINEL_PASSWORD=s")
-	require.NoError(t, err)
-	o, err = c.redisOptions()
-	require.NoError(t, err)
-	require.Equal(t, "main", o.MasterName)
-	require.Equal(t, "s", o.SentinelPassword)
-	require.Equal(t, 3, o.DB)
-	require.False(t, o.IsClusterMode)
+	for _, url := range []string{
+		"redis://one", "rediss://u:p@one:1/2", "redis://u:p@one:1,two:2", "redis://one:1,redis://two:2",
+		"redis+sentinel://:p@one:26379,two:26379/main/3?sentinel_password=s",
+	} {
+		c, err := load(t, "PEGEL_REDIS_URL="+url)
+		require.NoError(t, err, url)
+		require.Equal(t, url, string(c.RedisURL))
+	}
 }
 
 // However a configuration is printed, its secrets do not show.

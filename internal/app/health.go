@@ -44,8 +44,8 @@ func (h *health) serve() { h.phase.CompareAndSwap(int32(starting), int32(serving
 func (h *health) drain() { h.phase.Store(int32(draining)) }
 
 func (h *health) source() ratelimit.Source { return h.stores.source() }
-func (h *health) redis() string            { return h.stores.redisProbe.state() }
-func (h *health) postgres() string         { return h.stores.postgresProbe.state() }
+func (h *health) redis() string            { return h.stores.redisHealth() }
+func (h *health) postgres() string         { return h.stores.postgresHealth() }
 
 // Readiness is the body of /readyz. A replica is ready while it serves and a store can decide.
 func (h *health) Readiness() httpapi.Readiness {

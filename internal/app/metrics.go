@@ -43,6 +43,14 @@ func (a *App) observe(holder *decision.Holder) {
 			Name: "pegel_store_up", Help: "1 while the store answers.", ConstLabels: prometheus.Labels{"store": name},
 		}, func() float64 { return truth(up() == storeUp) }))
 	}
+	for name, read := range map[string]func(ratelimit.Health) int64{
+		"nobody": func(h ratelimit.Health) int64 { return h.Undecided },
+		"memory": func(h ratelimit.Health) int64 { return h.Local },
+	} {
+		a.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "pegel_charges_without_store_total", Help: "Charges that no store decided, by who did.", ConstLabels: prometheus.Labels{"by": name},
+		}, func() float64 { return float64(read(a.stores.failover.Health())) }))
+	}
 	for _, source := range []ratelimit.Source{ratelimit.SourceRedis, ratelimit.SourcePostgres, ratelimit.SourceNone} {
 		a.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "pegel_decision_source", Help: "1 for the store that decides now.", ConstLabels: prometheus.Labels{"source": string(source)},

@@ -102,18 +102,8 @@ func storeSettings() []Setting {
 		},
 		{
 			Env: "PEGEL_REDIS_URL", Kind: "redis(s):// URL", Secret: true,
-			Help:  "counters; empty: Postgres is the primary store; several, comma-separated: a cluster (or sentinels)",
-			parse: func(c *Config, v string) error { return redisURLs(&c.RedisURLs, v) },
-		},
-		{
-			Env: "PEGEL_REDIS_SENTINEL_MASTER", Kind: "name",
-			Help:  "the URLs name Sentinels (their path is the master's database): follow this master",
-			parse: func(c *Config, v string) error { return token(&c.RedisSentinelMaster, v, 256) },
-		},
-		{
-			Env: "PEGEL_REDIS_SENTINEL_PASSWORD", Kind: "text", Secret: true,
-			Help:  "the Sentinels' own password, when they have one",
-			parse: func(c *Config, v string) error { c.RedisSentinelPassword = Secret(v); return nil },
+			Help:  "counters; empty: Postgres is the primary store; several, comma-separated: a cluster; Sentinel: redis+sentinel://host:26379,…/master",
+			parse: func(c *Config, v string) error { return redisURL(&c.RedisURL, v) },
 		},
 		{
 			Env: "PEGEL_REDIS_POOL_SIZE", Default: "100", Kind: "connections, 1…10000",

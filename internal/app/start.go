@@ -59,11 +59,11 @@ func (a *App) persist(ctx context.Context, doing string, do func(context.Context
 	var warned time.Time
 	for {
 		err := do(ctx)
+		if err == nil || ctx.Err() != nil {
+			return nil //nolint:nilerr // told to end: that a step was cut is no news
+		}
 		var dirty *postgres.DirtyError
-		switch {
-		case err == nil || ctx.Err() != nil:
-			return nil
-		case errors.As(err, &dirty):
+		if errors.As(err, &dirty) {
 			return err
 		}
 		if now := a.now(); now.Sub(warned) >= repeatWarning {

@@ -8,39 +8,77 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/ratelimit/pgstore"
+	"github.com/pegel-dev/pegel/internal/ratelimit/redisstore"
 )
 
-// stores is everything counters may live in, put together so that the engine sees one Store.
+const (
+	// Each store's calls go out on so many flights at one time; what arrives meanwhile is merged into the next one. Few
+	// flights merge more, several keep a store busy while an answer is on its way.
+	redisFlights    = 4
+	postgresFlights = 4
+	// redisWaiting and postgresWaiting bound the hits that wait for a store. Postgres' is its own, so that all of Redis'
+	// traffic cannot drown it: what finds no place is decided by the limits' on_store_failure.
+	redisWaiting    = 8192
+	postgresWaiting = 1024
+
+	closeLimit = 2 * time.Second
+)
+
+// stores is everything counters may live in, put together so that the engine sees one Store: Redis when it is
+// configured, then Postgres, then what each limit says about a failure, each behind a batcher and a guard.
 type stores struct {
-	store    ratelimit.Store
+	failover *ratelimit.Failover
+	batchers []*ratelimit.Batcher
 	postgres *pgstore.Store
-	pool     *pgxpool.Pool // decisions only, so that administration never takes their connections
-	redis    redis.UniversalClient
+	pool     *pgxpool.Pool     // decisions only, so that administration never takes their connections
+	redis    *redisstore.Store // nil without Redis
+	log      *slog.Logger
 
 	postgresProbe *probe
 	redisProbe    *probe // nil without Redis
 }
 
 // openStores makes them; nothing connects before it is used.
-func openStores(cfg *Config, now func() time.Time, log *slog.Logger, metrics prometheus.Registerer) (*stores, error) {
-	s := &stores{}
+func openStores(ctx context.Context, cfg *Config, now func() time.Time, log *slog.Logger) (*stores, error) {
+	s := &stores{log: log}
 	pool, err := pgstore.PoolConfig(string(cfg.DatabaseURL), cfg.DatabasePoolSize, cfg.DatabaseDecisionTimeout)
 	if err != nil {
 		return nil, fmt.Errorf("open the decision pool: %w", err)
 	}
 	// The pool lives until it is closed, not as long as a call.
-	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pool); err != nil {
+	if s.pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), pool); err != nil {
 		return nil, fmt.Errorf("open the decision pool: %w", err)
 	}
 	s.postgres = pgstore.New(s.pool, pgstore.WithTimeout(cfg.DatabaseDecisionTimeout))
 	s.postgresProbe = &probe{name: "postgres", ask: s.pool.Ping, now: now, log: log}
-	s.store = s.postgres
+
+	var guards []*ratelimit.Guard
+	if cfg.RedisURL != "" {
+		s.redis, err = redisstore.New(redisstore.Config{
+			URL: string(cfg.RedisURL), Timeout: cfg.RedisTimeout, PoolSize: cfg.RedisPoolSize, Now: now,
+		}, log)
+		if err != nil {
+			s.pool.Close()
+			return nil, &SettingError{Name: "PEGEL_REDIS_URL", Reason: err.Error()}
+		}
+		s.redisProbe = &probe{name: "redis", ask: s.redis.Ping, now: now, log: log}
+		guards = append(guards, s.guard(s.redis, redisFlights, redisWaiting, cfg.RedisTimeout, now))
+	}
+	guards = append(guards, s.guard(s.postgres, postgresFlights, postgresWaiting, cfg.DatabaseDecisionTimeout, now))
+	s.failover = ratelimit.NewFailover(ratelimit.FailoverConfig{
+		Stores: guards, Local: ratelimit.NewMemory(ratelimit.MonotonicMicros(now), 0), Now: now, Log: log,
+	})
 	return s, nil
+}
+
+// guard puts a store behind a batcher, a deadline and a breaker.
+func (s *stores) guard(store ratelimit.Store, flights, waiting int, timeout time.Duration, now func() time.Time) *ratelimit.Guard {
+	b := ratelimit.NewBatcher(store, ratelimit.BatcherConfig{Flights: flights, Queue: waiting})
+	s.batchers = append(s.batchers, b)
+	return ratelimit.NewGuard(ratelimit.GuardConfig{Store: b, Timeout: timeout, MaxInFlight: waiting, Now: now, Log: s.log})
 }
 
 // watch probes the stores until ctx ends.
@@ -53,33 +91,72 @@ func (s *stores) watch(ctx context.Context) {
 	all.Wait()
 }
 
-// source is the store that decides now.
+// health is a store as this replica sees it: down when the probe does not reach it or the breaker has given it up.
+// Breakers see more than probes (a server that is slow under load, say), and probes see what no traffic has met yet.
+func (s *stores) health(source ratelimit.Source, p *probe) string {
+	if p == nil {
+		return storeUnconfigured
+	}
+	for _, st := range s.failover.Health().Stores {
+		if st.Source == source && st.Breaker == ratelimit.BreakerOpen {
+			return storeDown
+		}
+	}
+	return p.state()
+}
+
+func (s *stores) redisHealth() string    { return s.health(ratelimit.SourceRedis, s.redisProbe) }
+func (s *stores) postgresHealth() string { return s.health(ratelimit.SourcePostgres, s.postgresProbe) }
+
+// source is the store that decides now; SourceNone when neither does.
 func (s *stores) source() ratelimit.Source {
 	switch {
-	case s.redisProbe.state() == storeUp:
+	case s.redisHealth() == storeUp:
 		return ratelimit.SourceRedis
-	case s.postgresProbe.state() == storeUp:
+	case s.postgresHealth() == storeUp:
 		return ratelimit.SourcePostgres
 	default:
 		return ratelimit.SourceNone
 	}
 }
 
-// since is when the source last changed.
+// since is when the source last changed, as far as this replica knows: the latest of what happened to its store and to
+// those before it.
 func (s *stores) since() time.Time {
-	redis, pg := s.redisProbe.changed(), s.postgresProbe.changed()
-	if s.source() == ratelimit.SourceRedis || redis.After(pg) {
-		return redis
+	var latest time.Time
+	source := s.source()
+	for _, st := range s.failover.Health().Stores {
+		at := st.Since
+		if st.Source == ratelimit.SourceRedis && s.redisProbe.changed().After(at) {
+			at = s.redisProbe.changed()
+		}
+		if st.Source == ratelimit.SourcePostgres && s.postgresProbe.changed().After(at) {
+			at = s.postgresProbe.changed()
+		}
+		if at.After(latest) {
+			latest = at
+		}
+		if st.Source == source {
+			break
+		}
 	}
-	return pg
+	return latest
 }
 
-// close ends the connections; nothing may use the stores afterwards.
-func (s *stores) close(log *slog.Logger) {
+// close waits for the calls under way and ends the connections; nothing may use the stores afterwards.
+func (s *stores) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, closeLimit)
+	defer cancel()
+	if err := s.failover.Close(ctx); err != nil {
+		s.log.Warn("calls of a store were cut", slog.Any("error", err))
+	}
 	if s.redis != nil {
 		if err := s.redis.Close(); err != nil {
-			log.Warn("Redis connections did not close in order", slog.Any("error", err))
+			s.log.Warn("Redis connections did not close in order", slog.Any("error", err))
 		}
+	}
+	for _, b := range s.batchers {
+		b.Close()
 	}
 	s.pool.Close()
 }
