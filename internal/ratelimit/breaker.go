@@ -70,7 +70,7 @@ func newBreaker(source Source, now func() time.Time, log *slog.Logger) *breaker 
 			counted := c.TotalSuccesses + c.TotalFailures
 			return c.ConsecutiveFailures >= breakerConsecutive || (counted >= breakerSample && 2*c.TotalFailures >= counted)
 		},
-		IsExcluded:    func(err error) bool { return errors.Is(err, errBusy) },
+		IsExcluded:    func(err error) bool { return errors.Is(err, ErrBusy) },
 		OnStateChange: b.note,
 	})
 	return b
@@ -83,9 +83,9 @@ func (b *breaker) allow() (report func(error), ok bool) {
 	return report, err == nil
 }
 
-// settle reports a call's verdict: nil, errBusy (which does not count), or why it failed.
+// settle reports a call's verdict: nil, ErrBusy (which does not count), or why it failed.
 func (b *breaker) settle(report func(error), err error) {
-	if err != nil && !errors.Is(err, errBusy) {
+	if err != nil && !errors.Is(err, ErrBusy) {
 		b.mu.Lock()
 		b.last = err
 		b.mu.Unlock()

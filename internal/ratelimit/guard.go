@@ -99,7 +99,7 @@ func (g *Guard) Decide(ctx context.Context, charges []Charge, out []Outcome) err
 	callCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.timeout)
 	if err := g.acquire(ctx, callCtx); err != nil {
 		cancel()
-		g.breaker.settle(report, errBusy)
+		g.breaker.settle(report, ErrBusy)
 		return err
 	}
 	c := g.newCall(charges, report)
@@ -135,7 +135,7 @@ func (g *Guard) acquire(ctx, callCtx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("decide: %w", ctx.Err())
 	case <-callCtx.Done():
-		return g.unavailable(errBusy)
+		return fmt.Errorf("%s: %w", g.Source(), ErrBusy)
 	}
 }
 

@@ -124,6 +124,7 @@ func TestBreakerOpens(t *testing.T) {
 		}
 		return all
 	}
+	busy := func(context.Context, []ratelimit.Charge, []ratelimit.Outcome) error { return ratelimit.ErrBusy }
 	counterError := func(_ context.Context, _ []ratelimit.Charge, out []ratelimit.Outcome) error {
 		out[0] = ratelimit.Outcome{Err: ratelimit.ErrCounter}
 		return nil
@@ -139,6 +140,7 @@ func TestBreakerOpens(t *testing.T) {
 		{"not before twenty calls when half of them fail", times(20, admits, fails), 20},
 		{"not when fewer than half fail", times(20, admits, admits, fails), 0},
 		{"not when four in a row fail", append(times(20, admits), times(3, fails, fails, fails, fails, admits, admits, admits, admits, admits)...), 0},
+		{"not for a store that is only busy", times(50, busy), 0},
 		{"not for charges that fail on their own", times(50, counterError), 0},
 		{"not when answers are slow but not too slow", times(50, takes(29*time.Millisecond)), 0},
 		{"not when failures are old", append(append(times(9, admits, fails), nil), times(9, admits, fails)...), 0},
