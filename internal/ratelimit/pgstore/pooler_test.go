@@ -58,9 +58,8 @@ func TestBehindATransactionPooler(t *testing.T) {
 // startPooler runs PgBouncer in front of the target until the test ends, and returns its URL.
 func startPooler(t *testing.T, binary string, target *url.URL) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pegel-pooler-")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755)) // it may run as another user
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	port := listener.Addr().(*net.TCPAddr).Port //nolint:errcheck // a TCP listener
@@ -83,7 +82,6 @@ pool_mode = transaction
 default_pool_size = 2
 server_tls_sslmode = disable
 `, target.Hostname(), target.Port(), port, users), 0o644))
-	require.NoError(t, os.Chmod(dir, 0o755))
 
 	cmd := exec.Command(binary, "-q", ini)
 	cmd.Stderr = t.Output()

@@ -10,8 +10,13 @@ import (
 )
 
 func TestSuite(t *testing.T) {
+	checks := 100
+	if testing.Short() {
+		checks = 10
+	}
 	storetest.Run(t, storetest.Factory{
 		Strictness: storetest.Segmented,
+		Checks:     checks,
 		New: func(tb testing.TB, clock *storetest.Clock) ratelimit.Store {
 			tb.Helper()
 			s, _ := newStore(tb, pgstore.WithClock(func() time.Time { return time.UnixMicro(clock.Now()) }))
