@@ -33,7 +33,6 @@ const (
 var (
 	errBreakerOpen = errors.New("breaker is open")
 	errSlow        = errors.New("answer was too slow")
-	errBusy        = errors.New("too many calls in flight")
 )
 
 // breaker counts the failures of one store and says whether to ask it. Safe for concurrent use.
