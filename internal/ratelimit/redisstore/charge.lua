@@ -133,14 +133,14 @@ local function sliding_log(at, admitted, shadow, key, quota, units, window)
         if merged then own = weight + add end
       end
     end
-    if not first or (merged and first == last) then first, first_cum = score, total end
-    used = used + add
     -- What lies before the first live entry is trimmed: by score when it is known to be little, else counted first.
     local before, n
     if left or expired > 0 then
-      before = string.format('(%.0f', first)
+      before = string.format('(%.0f', first or score)
       if left or expired > 256 then n = redis.pcall('ZCOUNT', key, '-inf', before) end
     end
+    if not first or (merged and first == last) then first, first_cum = score, total end
+    used = used + add
     local text, old = string.format('%.0f', score), member
     member = string.format('%.0f:%.0f:%.0f:%.0f', total, own, used, score - first)
     if n and n > 256 then member = member .. '+' end

@@ -22,6 +22,7 @@ func TestConformsOnMiniredis(t *testing.T) {
 	storetest.Run(t, storetest.Factory{
 		Checks: 30,
 		New: onTestClock(func(tb testing.TB) string {
+			tb.Helper()
 			server := miniredis.RunT(tb)
 			server.ClockTTL(true)
 			return "redis://" + server.Addr()
@@ -31,6 +32,7 @@ func TestConformsOnMiniredis(t *testing.T) {
 
 func onTestClock(url func(testing.TB) string) func(testing.TB, *storetest.Clock) ratelimit.Store {
 	return func(tb testing.TB, clock *storetest.Clock) ratelimit.Store {
+		tb.Helper()
 		return newStore(tb, redisstore.Config{URL: url(tb), Timeout: 10 * time.Second, TestClock: clock.Now})
 	}
 }

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -85,7 +86,7 @@ func take(group string, hits int64, limits ...*ratelimit.Limit) ratelimit.Charge
 func decide(tb testing.TB, store ratelimit.Store, charges ...ratelimit.Charge) []ratelimit.Outcome {
 	tb.Helper()
 	out := make([]ratelimit.Outcome, len(charges))
-	require.NoError(tb, store.Decide(context.Background(), charges, out))
+	require.NoError(tb, store.Decide(tb.Context(), charges, out))
 	for i := range out {
 		require.NoError(tb, out[i].Err)
 	}
@@ -97,4 +98,9 @@ func try(ctx context.Context, store ratelimit.Store, charge ratelimit.Charge) (r
 	out := make([]ratelimit.Outcome, 1)
 	err := store.Decide(ctx, []ratelimit.Charge{charge}, out)
 	return out[0], err
+}
+
+// isCancellation reports whether an error is the caller's own doing and not the store's failure.
+func isCancellation(err error) bool {
+	return errors.Is(err, context.Canceled) && !errors.Is(err, ratelimit.ErrUnavailable)
 }
