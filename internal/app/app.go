@@ -63,29 +63,28 @@ type App struct {
 
 // New builds a replica and binds its listeners. It asks no store: Postgres and Redis may be down. An error is one line;
 // nothing is left open then.
-func New(ctx context.Context, cfg *Config, opts Options) (a *App, err error) {
+func New(ctx context.Context, cfg *Config, opts Options) (*App, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	a = &App{
+	if opts.Name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("find the name of this machine: %w", err)
+		}
+		opts.Name = host
+	}
+	a := &App{
 		cfg: cfg, log: opts.Log, now: opts.Now, name: opts.Name, ready: make(chan struct{}),
 		directory: tenants.NewDirectory(0), usage: usage.NewAggregator(0), metrics: newMetrics(opts.Version),
 	}
 	a.listeners.log = opts.Log
-	if a.name == "" {
-		if a.name, err = os.Hostname(); err != nil {
-			return nil, fmt.Errorf("find the name of this machine: %w", err)
-		}
+	err := a.openStores(ctx)
+	if err == nil {
+		err = a.openListeners(ctx)
 	}
-	defer func() {
-		if err != nil {
-			a.close(context.WithoutCancel(ctx))
-		}
-	}()
-	if err := a.openStores(ctx); err != nil {
-		return nil, err
-	}
-	if err := a.openListeners(ctx); err != nil {
+	if err != nil {
+		a.close(context.WithoutCancel(ctx))
 		return nil, err
 	}
 	return a, nil
