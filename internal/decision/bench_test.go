@@ -2,6 +2,7 @@ package decision_test
 
 import (
 	"context"
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -67,5 +68,24 @@ func BenchmarkAnswer(b *testing.B) {
 		if len(h) == 0 {
 			b.Fatal("no headers")
 		}
+	}
+}
+
+func BenchmarkBody(b *testing.B) {
+	f := newFixture(b, slowed(minute("m", 1)))
+	f.decide(b, f.hit(b))
+	d := f.decide(b, f.hit(b))
+	for name, build := range map[string]func() any{
+		"allowed": func() any { return decision.Body(d) },
+		"denied":  func() any { return decision.Denied(d, "0192a5c1") },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := json.Marshal(build()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -1,7 +1,6 @@
 package decision
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -197,5 +196,3 @@ func retryMS(s *LimitState) Number {
 
 // ceilMS never tells a client to come a fraction of a millisecond too early.
 func ceilMS(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
-
-var _ json.Marshaler = Number{}

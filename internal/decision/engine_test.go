@@ -452,6 +452,11 @@ func TestStoreFailureFollowsEachLimit(t *testing.T) {
 		results := e.DecideBatch(t.Context(), []decision.Hit{f.hit(t), {Cost: 1}})
 		require.ErrorIs(t, results[0].Err, decision.ErrClosed)
 		require.NoError(t, results[1].Err, "nobody's fault but the first one's")
+
+		e = decision.New(decision.Config{Store: store, Directory: f.directory, Now: f.clock.now, Mode: ratelimit.Shadow})
+		d, err = e.Decide(t.Context(), f.hit(t))
+		require.NoError(t, err, "in shadow mode nothing is closed")
+		require.Equal(t, decision.Allow, d.Verdict)
 	}
 }
 

@@ -185,9 +185,13 @@ func (p *Proxy) hold(w http.ResponseWriter, r *http.Request, x *exchange, caller
 
 // denied answers a 429. The body of the request has not been read.
 func (p *Proxy) denied(w http.ResponseWriter, x *exchange) {
-	decision.WriteHeaders(w.Header(), x.decision)
-	w.Header().Set("X-Request-Id", x.requestID)
-	problem.Write(w, http.StatusTooManyRequests, decision.Denied(x.decision, x.requestID))
+	h := w.Header()
+	decision.WriteHeaders(h, x.decision)
+	h.Set("X-Request-Id", x.requestID)
+	h.Set("Content-Type", problem.ContentType)
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusTooManyRequests)
+	_, _ = w.Write(decision.Denied(x.decision, x.requestID).AppendJSON(nil)) // a client that has left misses its refusal
 }
 
 // notDecided answers what Admit could not or would not decide.
