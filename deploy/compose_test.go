@@ -10,10 +10,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/compose-spec/compose-go/v2/cli"
 	"github.com/compose-spec/compose-go/v2/types"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pegel-dev/pegel/internal/app"
 )
 
 const root = ".."
@@ -165,4 +168,27 @@ func TestComposeSecretsScript(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 	require.Equal(t, first, read())
+}
+
+// What compose gives Pegel is what Pegel accepts: no unknown name, no bad value.
+func TestComposeSettingsAreValid(t *testing.T) {
+	t.Parallel()
+	project := loadCompose(t)
+	secrets := t.TempDir()
+	for name, content := range map[string]string{
+		"database_url": "postgres://pegel:secret@postgres:5432/pegel?sslmode=disable",
+		"admin_token":  strings.Repeat("x", 32),
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(secrets, name), []byte(content), 0o600))
+	}
+	var env []string
+	for name, value := range project.Services["pegel"].Environment {
+		env = append(env, name+"="+strings.Replace(*value, "/run/secrets", secrets, 1))
+	}
+	config, err := app.Load(app.Sources{Env: env})
+	require.NoError(t, err)
+	require.Equal(t, ":8081", config.AdminListen)
+
+	grace := time.Duration(*project.Services["pegel"].StopGracePeriod)
+	require.Greater(t, grace, config.DrainPause+config.DrainTimeout, "killed before it has drained")
 }
