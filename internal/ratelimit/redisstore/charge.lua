@@ -22,6 +22,7 @@ local now = clock[1] * 1000000 + clock[2]
 
 local reply = { now, 0, 0, 0, 0, 0, 0, 0 }
 local dirty = false -- whether this script has written anything
+local now_text -- of `now`, once it is needed
 local kind, hits -- of the charge being settled
 local rest -- reads and writes the charge's remaining counters: admitted so far -> admitted by all, failure
 
@@ -78,7 +79,7 @@ local function refund_log(key, used, first, last, cum, weight, member)
     redis.pcall('ZADD', key, string.format('%.0f', score), kept)
     redis.pcall('ZREM', key, oldest)
   end
-  if n > 0 then redis.pcall('ZREMRANGEBYRANK', key, 0, math.min(n, 256) - 1) end
+  if n > 0 then redis.pcall('ZREMRANGEBYRANK', key, '0', math.min(n, 256) - 1) end
   return nil, score, weight, renewed
 end
 
@@ -87,7 +88,7 @@ local function sliding_log(at, admitted, shadow, key, quota, units, window)
   local first, first_cum -- the oldest live entry
   local last, cum, weight, wrong -- the newest, live or not
   local left, expired = false, 0 -- whether entries wait to be trimmed; how many units expired since the last write
-  local r = redis.pcall('ZRANGE', key, -1, -1, 'WITHSCORES')
+  local r = redis.pcall('ZRANGE', key, '-1', '-1', 'WITHSCORES')
   if r.err then return 0, r end
   local member = r[1]
   if member then
@@ -105,7 +106,7 @@ local function sliding_log(at, admitted, shadow, key, quota, units, window)
     else
       if was then expired, left = was + 0, string.byte(member, -1) == 43 end
       if last > edge then
-        r = redis.pcall('ZRANGEBYSCORE', key, string.format('(%.0f', edge), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+        r = redis.pcall('ZRANGEBYSCORE', key, string.format('(%.0f', edge), '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
         local own
         first_cum, own = string.match(r[1] or '', '^(%d+):(%d+)')
         if not own then return 0, 2 end
@@ -141,7 +142,13 @@ local function sliding_log(at, admitted, shadow, key, quota, units, window)
     end
     if not first or (merged and first == last) then first, first_cum = score, total end
     used = used + add
-    local text, old = string.format('%.0f', score), member
+    local text, old = now_text, member
+    if score > now then
+      text = string.format('%.0f', score)
+    elseif not text then
+      text = string.format('%.0f', now)
+      now_text = text
+    end
     member = string.format('%.0f:%.0f:%.0f:%.0f', total, own, used, score - first)
     if n and n > 256 then member = member .. '+' end
     r = redis.pcall('ZADD', key, text, member)
@@ -157,7 +164,7 @@ local function sliding_log(at, admitted, shadow, key, quota, units, window)
       redis.pcall('PEXPIRE', key, math.ceil((score - now + window + 2 * math.max(1000, slot)) / 1000))
     end
     if n then
-      if n > 0 then redis.pcall('ZREMRANGEBYRANK', key, 0, math.min(n, 256) - 1) end
+      if n > 0 then redis.pcall('ZREMRANGEBYRANK', key, '0', math.min(n, 256) - 1) end
     elseif before then
       redis.pcall('ZREMRANGEBYSCORE', key, '-inf', before)
     end

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -81,7 +80,7 @@ func isReply(err error) bool {
 	return errors.As(err, &reply)
 }
 
-// notExecuted reports whether a reply proves that the script did not run at all and that running it again may help.
+// noScript reports whether the server does not know the script, and so has not run it.
 func noScript(err error) bool {
-	return err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT")
+	return redis.HasErrorPrefix(err, "NOSCRIPT")
 }

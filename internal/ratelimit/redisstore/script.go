@@ -48,32 +48,21 @@ const (
 	perCounter = 6
 )
 
-// batch is some charges that one EVALSHA settles, by their index.
+// batch is the charges that one EVALSHA settles, by their index, and how many arguments and keys those have.
 type batch struct {
 	of   []int
-	keys []string
-	args []any // after ARGV[1]
+	args int
+	keys int
 }
 
-// add encodes a charge that `refuse` has nothing against.
+// argsMost is how many arguments a counter has at most.
+const argsMost = 5
+
+// add takes in a charge that `refuse` has nothing against.
 func (b *batch) add(i int, c *ratelimit.Charge) {
 	b.of = append(b.of, i)
-	b.args = append(b.args, int64(kindOf(c))+4*int64(len(c.Counters))+4096*min(c.Hits, hitsMost))
-	for j := range c.Counters {
-		counter := &c.Counters[j]
-		limit := counter.Limit
-		code := codeOf(limit.Algorithm)
-		if counter.Shadow {
-			code += 8
-		}
-		b.keys = append(b.keys, string(counter.Key))
-		b.args = append(b.args, code, limit.Quota, limit.UnitsPerHit(c.Cost))
-		if limit.Algorithm.Bucket() {
-			b.args = append(b.args, max(1, limit.Refill.Every.Microseconds()), max(1, limit.Refill.Units))
-		} else {
-			b.args = append(b.args, max(1, limit.Window.Microseconds()))
-		}
-	}
+	b.args += 1 + argsMost*len(c.Counters)
+	b.keys += len(c.Counters)
 }
 
 // kindOf is what the script calls 0 take, 1 peek, 2 refund.
@@ -130,18 +119,42 @@ type command struct{ *redis.IntSliceCmd }
 // NoRetry keeps what may have been executed from being executed again.
 func (command) NoRetry() bool { return true }
 
-func (b *batch) command(ctx context.Context, name, which string, latest int64, clock func() int64) command {
-	args := make([]any, 0, 5+len(b.keys)+len(b.args))
-	args = append(args, name, which, len(b.keys))
-	for _, key := range b.keys {
-		args = append(args, key)
+// command encodes the batch, as the head of charge.lua says. Name and which are EVALSHA and a digest, or EVAL and a script.
+func (b *batch) command(ctx context.Context, name, which string, charges []ratelimit.Charge, latest int64, clock func() int64) command {
+	args := make([]any, 0, 5+b.keys+b.args)
+	args = append(args, name, which, b.keys)
+	for _, i := range b.of {
+		for j := range charges[i].Counters {
+			args = append(args, string(charges[i].Counters[j].Key))
+		}
 	}
 	args = append(args, latest)
-	args = append(args, b.args...)
+	for _, i := range b.of {
+		args = appendCharge(args, &charges[i])
+	}
 	if clock != nil {
 		args = append(args, clock())
 	}
 	return command{redis.NewIntSliceCmd(ctx, args...)}
+}
+
+func appendCharge(args []any, c *ratelimit.Charge) []any {
+	args = append(args, int64(kindOf(c))+4*int64(len(c.Counters))+4096*min(c.Hits, hitsMost))
+	for j := range c.Counters {
+		counter := &c.Counters[j]
+		limit := counter.Limit
+		code := codeOf(limit.Algorithm)
+		if counter.Shadow {
+			code += 8
+		}
+		args = append(args, code, limit.Quota, limit.UnitsPerHit(c.Cost))
+		if limit.Algorithm.Bucket() {
+			args = append(args, max(1, limit.Refill.Every.Microseconds()), max(1, limit.Refill.Units))
+		} else {
+			args = append(args, max(1, limit.Window.Microseconds()))
+		}
+	}
+	return args
 }
 
 // What the script says of a charge that it could not settle.

@@ -163,7 +163,7 @@ func (s *Store) send(ctx context.Context, batches []*batch, charges []ratelimit.
 		commands := make([]command, len(batches))
 		latest := s.guard.latest()
 		for i, b := range batches {
-			commands[i] = b.command(ctx, name, which, latest, s.config.TestClock)
+			commands[i] = b.command(ctx, name, which, charges, latest, s.config.TestClock)
 		}
 		process(ctx, client, commands)
 		again, err := s.receive(commands, batches, charges, out)
