@@ -38,8 +38,8 @@ var _ gen.ServerInterface = (*admin)(nil)
 
 // decodeBody reads the validated body. What still fails is a number of the wrong form (1e3 for an integer).
 func decodeBody(c *gin.Context, into any) error {
-	raw, ok := c.Value(keyBody).([]byte)
-	if !ok || len(raw) == 0 {
+	raw := of(c).body
+	if len(raw) == 0 {
 		return nil
 	}
 	err := json.Unmarshal(raw, into)
@@ -207,7 +207,7 @@ func idempotencyScope(c *gin.Context, key string) string {
 
 // requestHash tells a repeat from another request under the same key.
 func requestHash(c *gin.Context) [sha256.Size]byte {
-	raw, _ := c.Value(keyBody).([]byte)
+	raw := of(c).body
 	h := sha256.New()
 	_, _ = fmt.Fprintf(h, "%s %s %d\n", c.Request.Method, c.Request.URL.Path, len(raw)) // a hash never fails
 	_, _ = h.Write(raw)

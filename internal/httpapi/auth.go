@@ -40,13 +40,13 @@ func (a *admin) authenticate(c *gin.Context) {
 	who, ok := a.signIn(c)
 	if ok {
 		who.actor.Address, who.actor.RequestID = addressText(c), requestID(c)
-		c.Set(keySignIn, who)
+		of(c).who = who
 		return
 	}
 	ctx := c.Request.Context()
 	a.log.LogAttrs(ctx, slog.LevelInfo, "administrator not signed in",
 		slog.String("request_id", requestID(c)), slog.String("address", addressText(c)), slog.String("route", c.FullPath()))
-	caller := decision.Caller{Address: clientAddress(c)}
+	caller := decision.Caller{Address: of(c).address}
 	d, err := a.engine.CountWrong(ctx, &caller, c.Request.Method, c.Request.URL.Path)
 	switch {
 	case errors.Is(err, decision.ErrNetworkDenied):
@@ -98,7 +98,7 @@ func (a *admin) isBootstrap(token string) bool {
 // require is the only place where a role is checked; the table in routes.go says which route needs which.
 func (a *admin) require(role tenants.Role) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		who := signedIn(c)
+		who := of(c).who
 		if rank(who.role) >= rank(role) {
 			return
 		}
@@ -110,10 +110,4 @@ func (a *admin) require(role tenants.Role) gin.HandlerFunc {
 	}
 }
 
-// signedIn is who authenticate let through.
-func signedIn(c *gin.Context) signIn {
-	who, _ := c.Value(keySignIn).(signIn)
-	return who
-}
-
-func actor(c *gin.Context) audit.Actor { return signedIn(c).actor }
+func actor(c *gin.Context) audit.Actor { return of(c).who.actor }

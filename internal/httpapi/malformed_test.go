@@ -151,10 +151,16 @@ func TestMalformedAdministrationIsRefused(t *testing.T) {
 		return `{"name":"p","limits":[{"name":"l",` + fields + `}]}`
 	}
 	plans := map[string]string{
-		`{"limits":[]}`: "/name", `{"name":"p"}`: "/limits", `{"name":"P","limits":[]}`: "/name", `{"name":"p","limits":null}`: "/limits",
-		`{"name":"p","limits":[],"more":"c4n4ry"}`: "/more", `{"name":"p","limits":[{}]}`: "/limits/0/name",
-		`{"name":"p","limits":[],"title":"c4n4ry\u0000"}`: "/title", `{"name":"p","limits":[],"alert":{"at":0,"for":"10m"}}`: "/alert/at",
-		`{"name":"p","limits":[],"alert":{"at":0.8,"for":"0s"}}`: "/alert/for", `{"name":"p","limits":[],"request_log":"c4n4ry"}`: "/request_log",
+		`{"limits":[]}`:                                                                                     "/name",
+		`{"name":"p"}`:                                                                                      "/limits",
+		`{"name":"P","limits":[]}`:                                                                          "/name",
+		`{"name":"p","limits":null}`:                                                                        "/limits",
+		`{"name":"p","limits":[],"more":"c4n4ry"}`:                                                          "/more",
+		`{"name":"p","limits":[{}]}`:                                                                        "/limits/0/name",
+		`{"name":"p","limits":[],"title":"c4n4ry\u0000"}`:                                                   "/title",
+		`{"name":"p","limits":[],"alert":{"at":0,"for":"10m"}}`:                                             "/alert/at",
+		`{"name":"p","limits":[],"alert":{"at":0.8,"for":"0s"}}`:                                            "/alert/for",
+		`{"name":"p","limits":[],"request_log":"c4n4ry"}`:                                                   "/request_log",
 		limit(`"limit":1`):                                                                                  "/limits/0/window",
 		limit(`"limit":-1,"window":"1m"`):                                                                   "/limits/0/limit",
 		limit(`"limit":1.5,"window":"1m"`):                                                                  "/limits/0/limit",
@@ -191,8 +197,11 @@ func TestMalformedAdministrationIsRefused(t *testing.T) {
 		`{"name":"p","limits":[` + strings.TrimSuffix(strings.Repeat(`{"name":"l","limit":1,"window":"1m"},`, 65), ",") + `]}`: "/limits",
 	}
 	tenantBodies := map[string]string{
-		`{"name":"x","plan":"light"}`: "/slug", `{"slug":"A","name":"x","plan":"light"}`: "/slug", `{"slug":"a","name":"","plan":"light"}`: "/name",
-		`{"slug":"a","name":"x"}`: "/plan", `{"slug":"a","name":"x","plan":"light","status":"c4n4ry"}`: "/status",
+		`{"name":"x","plan":"light"}`:                                                    "/slug",
+		`{"slug":"A","name":"x","plan":"light"}`:                                         "/slug",
+		`{"slug":"a","name":"","plan":"light"}`:                                          "/name",
+		`{"slug":"a","name":"x"}`:                                                        "/plan",
+		`{"slug":"a","name":"x","plan":"light","status":"c4n4ry"}`:                       "/status",
 		`{"slug":"a","name":"x","plan":"light","contact_email":"x\r\nBcc: c4n4ry@evil"}`: "/contact_email",
 		`{"slug":"a","name":"` + strings.Repeat("n", 201) + `","plan":"light"}`:          "/name",
 		`{"slug":"a","name":"x","plan":"light","metadata":{"a":1}}`:                      "/metadata/a",
@@ -200,9 +209,14 @@ func TestMalformedAdministrationIsRefused(t *testing.T) {
 		`{"slug":"a","name":"x","plan":"light","id":7}`:                                  "/id",
 	}
 	tokens := map[string]string{
-		`{}`: "/name", `{"name":"x","may":["c4n4ry"]}`: "/may/0", `{"name":"x","may":["check","check"]}`: "/may", `{"name":"x","exempt":["tenant"]}`: "/exempt/0",
-		`{"name":"x","expires_at":"2020-01-01T00:00:00Z"}`: "/expires_at", `{"name":"x","expires_at":"c4n4ry"}`: "/expires_at",
-		`{"name":"x","expires_at":"2027-02-30T00:00:00Z"}`: "/expires_at", `{"name":"x","expires_at":1}`: "/expires_at",
+		`{}`:                                               "/name",
+		`{"name":"x","may":["c4n4ry"]}`:                    "/may/0",
+		`{"name":"x","may":["check","check"]}`:             "/may",
+		`{"name":"x","exempt":["tenant"]}`:                 "/exempt/0",
+		`{"name":"x","expires_at":"2020-01-01T00:00:00Z"}`: "/expires_at",
+		`{"name":"x","expires_at":"c4n4ry"}`:               "/expires_at",
+		`{"name":"x","expires_at":"2027-02-30T00:00:00Z"}`: "/expires_at",
+		`{"name":"x","expires_at":1}`:                      "/expires_at",
 	}
 	before := len(w.administer(http.MethodGet, "/admin/audit?limit=500", "").ok(http.StatusOK).body)
 	for path, bodies := range map[string]map[string]string{"/admin/plans": plans, "/admin/tenants": tenantBodies, "/admin/service-tokens": tokens} {

@@ -23,14 +23,30 @@ import (
 // maxBody is the largest body that is read, in bytes.
 const maxBody = 1 << 20
 
-// Keys of what middleware leaves for handlers in gin's context.
-const (
-	keyRequestID = "pegel.request_id"
-	keyAddress   = "pegel.address"
-	keyPeer      = "pegel.peer_trusted"
-	keySignIn    = "pegel.sign_in"
-	keyBody      = "pegel.body"
-)
+// keyExchange is where gin's context keeps the exchange.
+const keyExchange = "pegel.exchange"
+
+// exchange is what the middleware found out about a request, for the middleware and handlers after it.
+type exchange struct {
+	requestID string
+	// address is the client's with the prefix it is counted by; the zero Prefix when there is none (Unix socket).
+	address netip.Prefix
+	// peerTrusted: the request came through a trusted proxy.
+	peerTrusted bool
+	// who is the administrator that authenticate let through.
+	who signIn
+	// body is the JSON body that validate let through.
+	body []byte
+}
+
+// of is the exchange of a request; identify, which runs first, made it.
+func of(c *gin.Context) *exchange {
+	x, ok := c.Value(keyExchange).(*exchange)
+	if !ok {
+		return &exchange{}
+	}
+	return x
+}
 
 // surface is what both listeners have in common.
 type surface struct {
@@ -47,11 +63,9 @@ func (s *surface) identify(c *gin.Context) {
 	if !saneRequestID(id) {
 		id = newRequestID()
 	}
-	c.Set(keyRequestID, id)
 	c.Header("X-Request-Id", id)
 	address, trusted := s.addresses.Resolve(c.Request)
-	c.Set(keyAddress, address)
-	c.Set(keyPeer, trusted)
+	c.Set(keyExchange, &exchange{requestID: id, address: address, peerTrusted: trusted})
 }
 
 // newRequestID is a random id, or in the unlikely case that the system has no random bits, the empty one's text.
@@ -77,17 +91,11 @@ func saneRequestID(id string) bool {
 	return true
 }
 
-func requestID(c *gin.Context) string { return c.GetString(keyRequestID) }
-
-// clientAddress is the caller's address with the prefix it is counted by; the zero Prefix when there is none.
-func clientAddress(c *gin.Context) netip.Prefix {
-	address, _ := c.Value(keyAddress).(netip.Prefix)
-	return address
-}
+func requestID(c *gin.Context) string { return of(c).requestID }
 
 // addressText is the address as logs and the audit show it.
 func addressText(c *gin.Context) string {
-	if address := clientAddress(c); address.IsValid() {
+	if address := of(c).address; address.IsValid() {
 		return address.Addr().String()
 	}
 	return ""
@@ -156,14 +164,18 @@ func readBody(c *gin.Context) ([]byte, error) {
 	if err := jsonMedia(r.Header); err != nil {
 		return nil, err
 	}
-	tooLarge := refuse(problem.PayloadTooLarge, "a body may have at most 1 MiB")
 	if r.ContentLength > maxBody {
 		c.Header("Connection", "close")
-		return nil, tooLarge
+		return nil, errTooLarge()
 	}
 	// MaxBytesReader also tells the server to close a connection whose rest nobody reads.
 	body := http.MaxBytesReader(c.Writer, r.Body, maxBody)
-	data := make([]byte, 0, max(r.ContentLength, 512)+1)
+	// A stated length is only believed so far: bytes that never come must not cost memory.
+	size := r.ContentLength
+	if size < 0 {
+		size = 512
+	}
+	data := make([]byte, 0, min(size, 16<<10)+1)
 	for {
 		n, err := body.Read(data[len(data):cap(data)])
 		data = data[:len(data)+n]
@@ -172,7 +184,7 @@ func readBody(c *gin.Context) ([]byte, error) {
 		case errors.Is(err, io.EOF):
 			return data, nil
 		case errors.As(err, &limit):
-			return nil, tooLarge
+			return nil, errTooLarge()
 		case err != nil:
 			return nil, invalid("", "could not be read to its end")
 		}
@@ -181,6 +193,8 @@ func readBody(c *gin.Context) ([]byte, error) {
 		}
 	}
 }
+
+func errTooLarge() error { return refuse(problem.PayloadTooLarge, "a body may have at most 1 MiB") }
 
 // jsonMedia accepts application/json, no media type at all, and what curl -d sends by itself.
 func jsonMedia(h http.Header) error {

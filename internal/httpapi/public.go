@@ -33,8 +33,8 @@ func (p *public) loaded(c *gin.Context) {
 
 // caller is who is asking.
 func (p *public) caller(c *gin.Context) decision.Caller {
-	credentials := decision.ReadCredentials(c.Request.Header, p.trustIdentity && c.GetBool(keyPeer))
-	return p.engine.Identify(credentials, clientAddress(c))
+	x := of(c)
+	return p.engine.Identify(decision.ReadCredentials(c.Request.Header, p.trustIdentity && x.peerTrusted), x.address)
 }
 
 // authenticate is for routes where a credential is needed: a wrong one, or none, is counted against the address and refused.
@@ -165,9 +165,9 @@ func (p *public) hit(caller *decision.Caller, r *checkRequest) (decision.Hit, er
 			return h, refuse(problem.NotFound, "the tenant does not exist")
 		}
 		h.Tenant = tenant
+	case r.address != "":
 	case caller.UnknownTenant:
 		return h, decision.ErrUnknownTenant
-	case r.address != "":
 	case caller.Tenant != nil: // forwarded with the tenant's own key, or named in a header
 		return h, ownHit(&h, caller, r)
 	default:

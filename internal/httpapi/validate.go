@@ -92,7 +92,7 @@ func (a *admin) validate(o *operation) gin.HandlerFunc {
 			a.fail(c, err)
 			return
 		}
-		c.Set(keyBody, raw)
+		of(c).body = raw
 	}
 }
 

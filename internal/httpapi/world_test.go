@@ -145,11 +145,22 @@ func newWorld(tb testing.TB) *world {
 	return newWorldOn(tb, testenv.Postgres(tb))
 }
 
+// newWorldQuiet is a world that logs like a service in production.
+func newWorldQuiet(tb testing.TB) *world {
+	tb.Helper()
+	return makeWorld(tb, testenv.Postgres(tb), slog.LevelInfo)
+}
+
 func newWorldOn(tb testing.TB, databaseURL string) *world {
+	tb.Helper()
+	return makeWorld(tb, databaseURL, slog.LevelDebug)
+}
+
+func makeWorld(tb testing.TB, databaseURL string, level slog.Level) *world {
 	tb.Helper()
 	w := &world{t: tb, clock: &clock{}, logs: &logBuffer{}, usage: usage.NewAggregator(0), health: &fixedHealth{}, holder: &fakeHolder{}, contract: contractRouter(tb)}
 	w.health.Store(&httpapi.Readiness{Ready: true, Status: "ok", Source: ratelimit.SourceRedis, Redis: "up", Postgres: "up"})
-	log := slog.New(slog.NewJSONHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	log := slog.New(slog.NewJSONHandler(w.logs, &slog.HandlerOptions{Level: level}))
 
 	pool, err := postgres.NewPool(databaseURL, postgres.PoolOptions{MaxConns: 4, MinIdle: 1})
 	require.NoError(tb, err)
