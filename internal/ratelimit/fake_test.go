@@ -128,6 +128,12 @@ func perMinute(name string, quota int64, onFailure ratelimit.FailureMode) *ratel
 func decide(tb testing.TB, s ratelimit.Store, charges []ratelimit.Charge) (ratelimit.Outcome, error) {
 	tb.Helper()
 	out := make([]ratelimit.Outcome, len(charges))
+	for i := range out { // as left over from an earlier call
+		out[i] = ratelimit.Outcome{Admitted: 77, Err: errDown, Source: "old", Counters: make([]ratelimit.CounterState, 4)}
+		for j := range out[i].Counters {
+			out[i].Counters[j] = ratelimit.CounterState{Used: 99, RetryAfter: time.Hour, Effective: "old"}
+		}
+	}
 	err := s.Decide(context.Background(), charges, out)
 	return out[0], err
 }

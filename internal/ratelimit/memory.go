@@ -117,11 +117,8 @@ func (s *memoryShard) settle(m *Memory, c *Charge, out *Outcome) {
 		limit := c.Counters[i].Limit
 		slot := &s.scratch[i]
 		*slot = memorySlot{counter: s.counters[c.Counters[i].Key], units: limit.UnitsPerHit(c.Cost)}
-		read := m.blank[limit.Algorithm]
-		if slot.counter != nil {
-			read = slot.counter.cell
-		}
-		if read == nil || (slot.counter != nil && slot.counter.algorithm != limit.Algorithm) {
+		read := m.cellOf(slot.counter, limit.Algorithm)
+		if read == nil {
 			out.Err = fmt.Errorf("%w: it does not count by %q", ErrCounter, limit.Algorithm)
 			return
 		}
@@ -142,6 +139,17 @@ func (s *memoryShard) settle(m *Memory, c *Charge, out *Outcome) {
 		}
 	}
 	s.report(m, c, now, out)
+}
+
+// cellOf is what a counter says, or what one that does not exist yet would; nil when it does not count by a.
+func (m *Memory) cellOf(c *memoryCounter, a Algorithm) cell {
+	switch {
+	case c == nil:
+		return m.blank[a]
+	case c.algorithm != a:
+		return nil
+	}
+	return c.cell
 }
 
 // take charges every counter with the admitted hits, a shadow counter with as many of them as fit.
@@ -189,12 +197,8 @@ func (s *memoryShard) report(m *Memory, c *Charge, now int64, out *Outcome) {
 	for i := range s.scratch {
 		slot := &s.scratch[i]
 		limit := c.Counters[i].Limit
-		read := m.blank[limit.Algorithm]
-		if slot.counter != nil {
-			read = slot.counter.cell
-		}
 		state := &out.Counters[i]
-		read.report(limit, now, slot.units, state)
+		m.cellOf(slot.counter, limit.Algorithm).report(limit, now, slot.units, state)
 		state.Charged = slot.charged
 		if c.Kind != Refund && min(out.Admitted, slot.look.fit) > 0 {
 			state.Delay, state.DelayStep = slot.look.delay, slot.look.step
