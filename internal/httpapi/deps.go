@@ -106,5 +106,6 @@ type AdminConfig struct {
 	// Random makes credentials: crypto/rand.Reader.
 	Random io.Reader
 	// Changed, when it is set, is called after a change so that this replica shows it at once; the others follow by polling.
+	// The answer waits for it: it must return within a few hundred milliseconds.
 	Changed func(ctx context.Context)
 }
