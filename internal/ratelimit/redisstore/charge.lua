@@ -365,5 +365,5 @@ while arg < args do
   end
   reply[status], reply[status + 1] = failed or 0, kind == 2 and hits or admitted
 end
-for i = at, 8 do reply[i] = nil end
+for i = #reply, at, -1 do reply[i] = nil end -- unused, or of a charge that failed half way
 return reply

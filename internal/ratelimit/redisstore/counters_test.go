@@ -175,6 +175,35 @@ func TestABadKeyHarmsItsOwnChargeOnly(t *testing.T) {
 	}
 }
 
+// Damage in the middle of a log is met only when something has to be searched there: by a refund, which then fails alone.
+func TestADamagedLogHarmsItsOwnChargeOnly(t *testing.T) {
+	t.Parallel()
+	url := testenv.Redis(t)
+	store, client := patient(t, url), raw(t, url)
+	damaged, group := slidingLog(10, time.Hour), tenant()
+	key := string(countersOf(group, damaged)[0].Key)
+	var entries []redis.Z
+	for i := range 10 {
+		entries = append(entries, redis.Z{Score: float64(time.Now().UnixMicro() + int64(i)), Member: fmt.Sprintf("x%d", i)})
+	}
+	entries[0].Member, entries[9].Member = "1:1", "10:1"
+	require.NoError(t, client.ZAdd(t.Context(), key, entries...).Err())
+	others := oneOfEach(10, time.Hour)[1:]
+	refund := take(group, 5, append([]*ratelimit.Limit{damaged}, others...)...)
+	refund.Kind = ratelimit.Refund
+	charges, out := []ratelimit.Charge{take(group, 1, others...), refund, take(group, 1, others...)}, make([]ratelimit.Outcome, 3)
+	require.NoError(t, store.Decide(t.Context(), charges, out))
+	require.NoError(t, out[0].Err)
+	require.ErrorIs(t, out[1].Err, ratelimit.ErrCounter)
+	require.NoError(t, out[2].Err)
+
+	// A refusal still comes, with a wait that is long enough.
+	denied := decide(t, store, take(group, 1, damaged))[0]
+	require.Zero(t, denied.Admitted)
+	require.Positive(t, denied.Counters[0].RetryAfter)
+	require.LessOrEqual(t, denied.Counters[0].RetryAfter, denied.Counters[0].ResetAfter)
+}
+
 // B002: a key that lost its expiry by hand has one again after the next hit that is admitted.
 func TestALostExpiryHeals(t *testing.T) {
 	t.Parallel()

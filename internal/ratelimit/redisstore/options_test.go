@@ -3,6 +3,7 @@ package redisstore
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"strings"
 	"testing"
@@ -44,6 +45,8 @@ func TestOptionsKeepACallWithinItsBudget(t *testing.T) {
 		require.True(t, ok)
 		check(t, client.Options())
 	}
+	secure, _ := open(t, "rediss://h:1")
+	require.EqualValues(t, tls.VersionTLS12, secure.config.options(secure.target).TLSConfig.MinVersion)
 	for _, url := range []string{"redis://h:1,h:2", "redis://h:1?cluster=true"} {
 		s, _ := open(t, url)
 		client, ok := (*s.client.Load()).(*redis.ClusterClient)

@@ -185,7 +185,7 @@ func (b *batch) answers(reply []int64, charges []ratelimit.Charge, out []ratelim
 		if len(reply) < perCounter*len(c.Counters) {
 			return 0, false
 		}
-		o.Admitted = admitted
+		o.Admitted = min(max(0, admitted), c.Hits)
 		if admitted == hitsMost || c.Kind == ratelimit.Refund {
 			o.Admitted = c.Hits
 		}
