@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pegel-dev/pegel/internal/devmode"
+	"github.com/pegel-dev/pegel/internal/testenv"
 )
 
 // mainEnv makes the test binary play the pegel command.
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(testenv.Main(m))
 }
 
 // devRun is a running `pegel dev` in a process of its own.
@@ -221,6 +221,6 @@ func requireNothingRuns(t *testing.T, stateDir string) {
 		var pid int
 		_, err = fmt.Sscan(string(raw), &pid)
 		require.NoError(t, err)
-		require.True(t, errors.Is(syscall.Kill(pid, 0), syscall.ESRCH), "%s still runs", f)
+		require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH, "%s still runs", f)
 	}
 }

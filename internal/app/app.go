@@ -211,6 +211,9 @@ func (a *App) Ready() <-chan struct{} { return a.ready }
 // flight, held ones included, finish or are cut at the drain timeout; then the background work and the stores end.
 func (a *App) Run(ctx context.Context) error {
 	defer a.close(context.WithoutCancel(ctx))
+	if len(a.cfg.Ignored) > 0 {
+		a.log.Warn("OpenTelemetry is not part of this version; its settings have no effect", slog.Any("settings", a.cfg.Ignored))
+	}
 	failed := a.listeners.serve()
 	a.log.Info("listening", slog.String("public", a.Addr(publicListener)), slog.String("admin", a.Addr(adminListener)),
 		slog.String("proxy", a.Addr(proxyListener)), slog.Bool("tls", a.Secure()))

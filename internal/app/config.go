@@ -52,6 +52,9 @@ type Config struct {
 	// Origins says where each setting's value comes from, by its Env: "flag", "env", the file's path or "default".
 	Origins map[string]string
 
+	// Ignored names settings of others that are set and that this version does not act on: OTEL_EXPORTER_OTLP_ENDPOINT.
+	Ignored []string
+
 	values map[string]string // as text, of the settings that are not secret
 }
 

@@ -202,6 +202,14 @@ func TestNamesOfOthersAreIgnored(t *testing.T) {
 	requireOneLine(t, err, "PEGEL_PORTAL: there is no such setting")
 }
 
+// Settings of OpenTelemetry are often put into every container of a cluster: they do not stop the start, and are named.
+func TestOpenTelemetryIsNamedNotRefused(t *testing.T) {
+	t.Parallel()
+	c, err := load(t, "OTEL_SERVICE_NAME=x", "OTEL_EXPORTER_OTLP_ENDPOINT=http://canary", "OTEL_TRACES_EXPORTER=")
+	require.NoError(t, err)
+	require.Equal(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME"}, c.Ignored)
+}
+
 func TestRedisURLForms(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{

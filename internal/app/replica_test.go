@@ -185,12 +185,6 @@ func (r *replica) knows(key string) {
 	}, 5*time.Second, 20*time.Millisecond, "a change must reach every replica")
 }
 
-func (r *replica) readiness() (int, map[string]any) {
-	r.t.Helper()
-	a := r.call(http.MethodGet, r.public+"/readyz", "", nil)
-	return a.status, a.json(r.t)
-}
-
 // becomes waits until /readyz says so.
 func (r *replica) becomes(limit time.Duration, status int, want map[string]any) {
 	r.t.Helper()

@@ -87,8 +87,26 @@ func (s *stores) watch(ctx context.Context) {
 	all.Go(func() { s.postgresProbe.run(ctx) })
 	if s.redisProbe != nil {
 		all.Go(func() { s.redisProbe.run(ctx) })
+		all.Go(func() { s.checkRedis(ctx) })
 	}
 	all.Wait()
+}
+
+// checkRedis warns once of a server that would forget counters, as soon as it can be asked.
+func (s *stores) checkRedis(ctx context.Context) {
+	for sleep(ctx, probeEvery) {
+		if s.redisProbe.state() != storeUp {
+			continue
+		}
+		info, err := s.redis.Info(ctx)
+		if err != nil {
+			continue
+		}
+		if policy := info.MaxmemoryPolicy; policy != "" && policy != "noeviction" {
+			s.log.Warn("Redis forgets counters when its memory is full: set maxmemory-policy noeviction", slog.String("policy", policy))
+		}
+		return
+	}
 }
 
 // health is a store as this replica sees it: down when the probe does not reach it or the breaker has given it up.
