@@ -13,4 +13,8 @@
 // and making one included. An error wraps ratelimit.ErrUnavailable, unless the caller cancelled. The store neither retries
 // nor fails over nor opens a breaker; that is for the decorators in ratelimit. Making a Store contacts nobody, so a start
 // never waits for Redis.
+//
+// Cost. A hit on a log is four calls in the script: TIME, ZRANGE, ZADD, and PEXPIRE or (when the hit joins the last one's
+// slot) ZREM, because the last member alone says what is used; two more when something has expired. A refusal is two or
+// three calls, a bucket or window GET and SET. BenchmarkDecide measures it.
 package redisstore
