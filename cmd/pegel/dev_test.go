@@ -85,6 +85,18 @@ func startDev(t *testing.T, stateDir string, env []string, args ...string) *devR
 	return d
 }
 
+// stateDirectory is a fresh one; what its servers keep elsewhere is removed with it.
+func stateDirectory(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "state")
+	servers, err := devmode.ServersDir(dir)
+	require.NoError(t, err)
+	if servers != dir {
+		t.Cleanup(func() { require.NoError(t, os.RemoveAll(servers)) })
+	}
+	return dir
+}
+
 // interrupt is Ctrl-C; the process must end by itself, in order.
 func (d *devRun) interrupt(t *testing.T) {
 	t.Helper()
@@ -148,7 +160,7 @@ func requireTour(t *testing.T, answers []string) {
 // --fresh makes new ones; Ctrl-C leaves nothing running.
 func TestDev(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "state")
+	dir := stateDirectory(t)
 	first := startDev(t, dir, nil)
 	requireTour(t, first.paste(t))
 	requireTour(t, first.paste(t))
@@ -187,7 +199,7 @@ func TestDevWithoutRedis(t *testing.T) {
 	}
 	pg, err := devmode.FindPostgres()
 	require.NoError(t, err)
-	d := startDev(t, filepath.Join(t.TempDir(), "state"), []string{
+	d := startDev(t, stateDirectory(t), []string{
 		"PATH=" + bin, "PEGEL_DEV_PG_BIN=" + pg,
 		"PEGEL_DATABASE_URL=postgres://nobody@127.0.0.1:1/production", "PEGEL_REDIS_URL=redis://127.0.0.1:1",
 	})

@@ -217,6 +217,13 @@ func perMinute(quota int, more ...map[string]any) map[string]any {
 	return limit
 }
 
+func jsonBody(t *testing.T, body any) io.Reader {
+	t.Helper()
+	raw, err := json.Marshal(body)
+	require.NoError(t, err)
+	return bytes.NewReader(raw)
+}
+
 func random(t *testing.T) string {
 	t.Helper()
 	var b [6]byte
