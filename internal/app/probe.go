@@ -10,8 +10,11 @@ import (
 const (
 	// probeEvery is how often each store is asked whether it is there.
 	probeEvery = time.Second
-	// probeLimit is how long it may take to answer before it counts as down.
+	// probeLimit is how long it may take to answer.
 	probeLimit = 500 * time.Millisecond
+	// probeMisses is how many answers in a row must be missing before a store that was up counts as down: one slow answer
+	// must not take a replica out of its balancer.
+	probeMisses = 2
 )
 
 // probe asks a store every second whether it is there, so that readiness can tell without asking.
@@ -20,6 +23,8 @@ type probe struct {
 	ask  func(context.Context) error
 	now  func() time.Time
 	log  *slog.Logger
+
+	misses int // in a row; only run's goroutine reads it
 
 	up    atomic.Bool
 	since atomic.Int64 // Unix µs of the last change; 0: not asked yet
@@ -44,6 +49,11 @@ func (p *probe) run(ctx context.Context) {
 // note keeps the answer and logs when it is another than before.
 func (p *probe) note(err error) {
 	first := p.since.Load() == 0
+	if err == nil {
+		p.misses = 0
+	} else if p.misses++; p.misses < probeMisses && !first {
+		return
+	}
 	if p.up.Load() == (err == nil) && !first {
 		return
 	}

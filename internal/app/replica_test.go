@@ -156,9 +156,16 @@ func (r *replica) administer(status int, method, path string, body any) map[stri
 // tenant creates a plan with the limits, and a tenant on it with a random name. It returns the slug and an API key.
 func (r *replica) tenant(limits ...map[string]any) (slug, key string) {
 	r.t.Helper()
+	plan := "plan-" + random(r.t)
+	r.administer(http.StatusCreated, http.MethodPost, "/admin/plans", map[string]any{"name": plan, "limits": limits})
+	return r.tenantOn(plan)
+}
+
+// tenantOn creates a tenant with a random name on a plan that exists. It returns the slug and an API key.
+func (r *replica) tenantOn(plan string) (slug, key string) {
+	r.t.Helper()
 	slug = "t-" + random(r.t)
-	r.administer(http.StatusCreated, http.MethodPost, "/admin/plans", map[string]any{"name": "plan-" + slug, "limits": limits})
-	r.administer(http.StatusCreated, http.MethodPost, "/admin/tenants", map[string]any{"slug": slug, "name": "T", "plan": "plan-" + slug})
+	r.administer(http.StatusCreated, http.MethodPost, "/admin/tenants", map[string]any{"slug": slug, "name": "T", "plan": plan})
 	created := r.administer(http.StatusCreated, http.MethodPost, "/admin/tenants/"+slug+"/keys", map[string]any{"name": "test"})
 	key, ok := created["secret"].(string)
 	require.True(r.t, ok, "%v", created)
