@@ -49,9 +49,10 @@ func TestTwoReplicasOneBudget(t *testing.T) {
 				return strconv.Itoa(a.status)
 			})
 			require.Equal(t, map[string]int{"200": 50, "429": 450}, counts)
-			status := two.call(http.MethodGet, two.public+"/v1/status", key, nil).json(t)
-			require.EqualValues(t, 50, status["used"])
-			require.Equal(t, source, status["source"])
+			require.Eventually(t, func() bool { // a status may be up to 1 s old
+				status := two.call(http.MethodGet, two.public+"/v1/status", key, nil).json(t)
+				return status["used"] == 50.0 && status["source"] == source
+			}, 3*time.Second, 50*time.Millisecond)
 		})
 	}
 }

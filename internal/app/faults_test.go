@@ -94,32 +94,6 @@ func TestBothStoresGone(t *testing.T) {
 	r.becomes(15*time.Second, http.StatusOK, map[string]any{"status": "ok", "source": "redis", "redis": "up", "postgres": "up"})
 }
 
-// Guarantee: counters survive a restart of Pegel, and with appendonly a restart of Redis: `used` goes on mid-window.
-func TestUsageSurvivesRestarts(t *testing.T) {
-	t.Parallel()
-	redis := testenv.RedisServer(t, "--appendonly", "yes", "--appendfsync", "always")
-	env := []string{"PEGEL_DATABASE_URL=" + testenv.Postgres(t), "PEGEL_REDIS_URL=" + redis.URL(), "PEGEL_REDIS_TIMEOUT=2s"}
-	first := startReplica(t, env...).ready()
-	_, key := first.tenant(perMinute(100))
-	used := func(r *replica, cost int) any {
-		a := r.call(http.MethodPost, r.public+"/v1/check", key, map[string]any{"cost": cost})
-		require.Equal(t, "redis", a.json(t)["source"], "%s", a.body)
-		return a.json(t)["used"]
-	}
-	require.EqualValues(t, 30, used(first, 30))
-	first.stop()
-	err := <-first.ended
-	first.ended <- err
-	require.NoError(t, err)
-
-	second := startReplica(t, env...).ready()
-	require.EqualValues(t, 50, used(second, 20))
-	require.NoError(t, redis.Stop())
-	require.NoError(t, redis.Start())
-	second.becomes(10*time.Second, http.StatusOK, map[string]any{"source": "redis"})
-	require.EqualValues(t, 55, used(second, 5))
-}
-
 // Guarantee: a Redis that would forget counters is named in the log.
 func TestEvictingRedisIsNamed(t *testing.T) {
 	t.Parallel()
