@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/tenants"
@@ -188,7 +189,11 @@ func notAn(s *scanner, message string) error {
 
 func unknownField(s *scanner) error { return notAn(s, msgUnknown) }
 
-func validAddressText(v string) bool { return len(v) >= 2 && len(v) <= maxAddressLength }
+// validAddressText is what the contract's schema says of a text that may be an address; its bounds are characters, and an
+// address has no other than single bytes.
+func validAddressText(v string) bool {
+	return utf8.RuneCountInString(v) >= 2 && len(v) <= maxAddressLength
+}
 
 func validPath(v string) bool { return v != "" && len(v) <= maxPathLength }
 

@@ -135,7 +135,7 @@ func checkSeeds() []string {
 	return []string{
 		`{}`, ``, `{"tenant":"a"}`, `{"tenant":"a","cost":5,"peek":true,"wait":false}`, `{"cost":1.0}`, `{"cost":-0}`, `{"user":"\u0000"}`,
 		`{"user":"` + strings.Repeat("ü", 128) + `"}`, `{"user":"` + strings.Repeat("ü", 129) + `"}`, `{"path":"` + strings.Repeat("p", 8192) + `"}`,
-		`{"path":"` + strings.Repeat("p", 8193) + `"}`, `{"a":` + strings.Repeat("[", 31) + strings.Repeat("]", 31) + `}`, `{"method":"X-Y_1"}`, `{"address":"::1"}`,
+		`{"path":"` + strings.Repeat("p", 8193) + `"}`, `{"a":` + strings.Repeat("[", 31) + strings.Repeat("]", 31) + `}`, `{"method":"X-Y_1"}`, `{"address":"::1"}`, `{"address":"\ud83d\ude00"}`,
 		`{"tenant":"a","tenant":"a"}`, `[{}]`, `{"tenant":"a"}{}`, "{\"user\":\"\xff\"}",
 	}
 }
