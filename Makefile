@@ -60,7 +60,7 @@ bench: setup ## Measure Pegel beside its peers, as one table (about 2 minutes; A
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Lint, with the arrows between the packages, and vet the modules bench and tools
-	$(BIN)/golangci-lint run ./...
+	$(BIN)/golangci-lint run --allow-parallel-runners ./...
 	@if [ -f bench/go.mod ]; then echo 'vet bench'; go -C bench vet ./...; fi
 	@go -C tools list tool >/dev/null
 
