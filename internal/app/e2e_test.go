@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pegel-dev/pegel/internal/devmode"
 	"github.com/pegel-dev/pegel/internal/testenv"
 )
 
@@ -108,18 +107,11 @@ func TestReplicasRaceOnAnEmptyDatabase(t *testing.T) {
 // goes over to Redis by itself when that comes.
 func TestColdStartWithoutRedis(t *testing.T) {
 	t.Parallel()
-	faults := map[string]struct {
-		fail func(*devmode.Redis) error
-		mend func(*devmode.Redis) error
-	}{
-		"down": {(*devmode.Redis).Stop, (*devmode.Redis).Start},
-		"hung": {(*devmode.Redis).Pause, (*devmode.Redis).Resume},
-	}
-	for name, fault := range faults {
+	for name, fault := range faults() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redis := testenv.RedisServer(t)
-			require.NoError(t, fault.fail(redis))
+			require.NoError(t, fault.redis(redis))
 			begun := time.Now()
 			r := startReplica(t, "PEGEL_DATABASE_URL="+testenv.Postgres(t), "PEGEL_REDIS_URL="+redis.URL(), "PEGEL_DATABASE_DECISION_TIMEOUT=2s").ready()
 			r.becomes(10*time.Second, http.StatusOK, map[string]any{"status": "degraded", "source": "postgres", "redis": "down", "postgres": "up"})
@@ -131,7 +123,7 @@ func TestColdStartWithoutRedis(t *testing.T) {
 			require.Equal(t, "postgres", a.json(t)["source"])
 			require.Equal(t, "postgres", a.header.Get("X-Pegel-Source"))
 
-			require.NoError(t, fault.mend(redis))
+			require.NoError(t, fault.redisBack(redis))
 			r.becomes(10*time.Second, http.StatusOK, map[string]any{"status": "ok", "source": "redis", "redis": "up"})
 			require.Eventually(t, func() bool {
 				a, err := call(t.Context(), http.MethodPost, r.public+"/v1/check", key, map[string]any{"cost": 0})
