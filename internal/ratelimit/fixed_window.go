@@ -34,6 +34,15 @@ func (s windowState) refund(l *Limit, now, units int64) windowState {
 	return moved
 }
 
+func (s windowState) raise(l *Limit, now int64, known []Portion) windowState {
+	moved := s.at(windowOf(l), now)
+	if used := sinceThen(known, max(0, now-moved.start)+1); used > moved.count {
+		moved.count = used
+		return moved
+	}
+	return s
+}
+
 func (s windowState) report(l *Limit, now, units int64, out *CounterState) {
 	window := windowOf(l)
 	s = s.at(window, now)

@@ -20,3 +20,7 @@ func (s leakyState) take(l *Limit, now, units int64) leakyState {
 func (s leakyState) refund(l *Limit, now, units int64) leakyState {
 	return leakyState{s.bucketState.refund(l, now, units)}
 }
+
+func (s leakyState) raise(l *Limit, now int64, known []Portion) leakyState {
+	return leakyState{s.bucketState.raise(l, now, known)}
+}

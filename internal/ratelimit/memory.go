@@ -129,6 +129,13 @@ func (s *memoryShard) settle(m *Memory, c *Charge, out *Outcome) {
 	}
 	out.Admitted = admitted
 	switch {
+	case c.Kind == Raise:
+		out.Admitted = c.Hits
+		clear(out.Counters)
+		if out.Err = s.raise(c, now); out.Err != nil {
+			out.Admitted = 0
+		}
+		return
 	case c.Kind == Refund:
 		out.Admitted = c.Hits
 		s.refund(c, now)
@@ -139,6 +146,19 @@ func (s *memoryShard) settle(m *Memory, c *Charge, out *Outcome) {
 		}
 	}
 	s.report(m, c, now, out)
+	if c.Kind == Account {
+		out.account()
+	}
+}
+
+// account says of the units used that they may all be from now.
+func (o *Outcome) account() {
+	o.Portions = make([][]Portion, len(o.Counters))
+	for i := range o.Counters {
+		if used := o.Counters[i].Used; used > 0 {
+			o.Portions[i] = []Portion{{Units: used}}
+		}
+	}
 }
 
 // cellOf is what a counter says, or what one that does not exist yet would; nil when it does not count by a.
@@ -172,10 +192,40 @@ func (s *memoryShard) take(c *Charge, admitted, now int64) error {
 			if slot.charged == 0 {
 				continue
 			}
-			slot.counter = &memoryCounter{algorithm: limit.Algorithm, cell: newCell(limit.Algorithm)}
-			s.counters[c.Counters[i].Key] = slot.counter
+			s.begin(slot, &c.Counters[i])
 		}
 		slot.counter.cell.take(limit, now, slot.charged*slot.units)
+		slot.counter.deadAt = slot.counter.cell.deadAt(limit, now)
+	}
+	return nil
+}
+
+// begin puts a counter where there is none.
+func (s *memoryShard) begin(slot *memorySlot, c *Counter) {
+	slot.counter = &memoryCounter{algorithm: c.Limit.Algorithm, cell: newCell(c.Limit.Algorithm)}
+	s.counters[c.Key] = slot.counter
+}
+
+func (s *memoryShard) raise(c *Charge, now int64) error {
+	missing := 0
+	for i := range s.scratch {
+		if s.scratch[i].counter == nil && len(c.KnownOf(i)) > 0 {
+			missing++
+		}
+	}
+	if missing > 0 && !s.makeRoom(missing, now) {
+		return fmt.Errorf("%w: %w", ErrCounter, ErrFull)
+	}
+	for i := range s.scratch {
+		slot := &s.scratch[i]
+		if len(c.KnownOf(i)) == 0 {
+			continue
+		}
+		if slot.counter == nil {
+			s.begin(slot, &c.Counters[i])
+		}
+		limit := c.Counters[i].Limit
+		slot.counter.cell.raise(limit, now, c.KnownOf(i))
 		slot.counter.deadAt = slot.counter.cell.deadAt(limit, now)
 	}
 	return nil

@@ -17,6 +17,8 @@ type model[S any] interface {
 	take(l *Limit, now, units int64) S
 	// refund takes up to units off, oldest first.
 	refund(l *Limit, now, units int64) S
+	// raise adds what the state shows less than is known, youngest first.
+	raise(l *Limit, now int64, known []Portion) S
 	// report answers for one more hit of `units`.
 	report(l *Limit, now, units int64, out *CounterState)
 	// deadAt is when the counter can be forgotten: it is whole by then, with a margin for small steps of the clock.
@@ -66,3 +68,13 @@ func waitOfFloat(us float64) time.Duration {
 
 // windowOf is a limit's window in microseconds, never 0.
 func windowOf(l *Limit) int64 { return max(1, l.Window.Microseconds()) }
+
+// sinceThen is what was used less than `most` µs ago.
+func sinceThen(known []Portion, most int64) (units int64) {
+	for _, p := range known {
+		if p.Age.Microseconds() < most {
+			units += p.Units
+		}
+	}
+	return units
+}

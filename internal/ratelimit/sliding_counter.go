@@ -82,6 +82,26 @@ func (s pairState) refund(l *Limit, now, units int64) pairState {
 	return moved
 }
 
+// raise puts what is missing into the previous window, as far as it is known to be from there, and else into the current one.
+func (s pairState) raise(l *Limit, now int64, known []Portion) pairState {
+	window := windowOf(l)
+	moved := s.at(window, now)
+	e := max(0, now-moved.start)
+	cur := sinceThen(known, e+1)
+	prev := sinceThen(known, e+window+1) - cur
+	want := weighted(prev, window, e) + cur
+	missing := want - moved.used(window, now)
+	if missing <= 0 {
+		return s
+	}
+	if prev > moved.prev {
+		fills := math.Floor(float64(float64(missing)*float64(window)) / float64(window-e))
+		moved.prev = int64(min(float64(prev), float64(moved.prev)+fills))
+	}
+	moved.cur += max(0, want-moved.used(window, now))
+	return moved
+}
+
 func (s pairState) report(l *Limit, now, units int64, out *CounterState) {
 	window := windowOf(l)
 	s = s.at(window, now)

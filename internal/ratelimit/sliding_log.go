@@ -92,6 +92,40 @@ func (s logState) refund(l *Limit, now, units int64) logState {
 	return logState{entries: live}
 }
 
+// raise appends the youngest of what is known, as far as it is missing: each portion at its own time, or right behind the
+// newest entry when it is older than that, which can only be stricter.
+func (s logState) raise(l *Limit, now int64, known []Portion) logState {
+	window := windowOf(l)
+	live := s.live(window, now)
+	missing := sinceThen(known, window) - usedOfLog(live)
+	if missing <= 0 {
+		return s
+	}
+	var last logEntry
+	if n := len(s.entries); n > 0 && s.entries[n-1].score <= now+window {
+		last = s.entries[n-1]
+	}
+	var added []Portion
+	for _, p := range known {
+		units := min(p.Units, missing)
+		if units <= 0 || p.Age.Microseconds() >= window {
+			continue
+		}
+		added = append(added, Portion{p.Age, units})
+		missing -= units
+	}
+	if len(live) == 0 {
+		live = s.entries[:0]
+	}
+	for i := len(added) - 1; i >= 0; i-- {
+		last.score = max(now-added[i].Age.Microseconds(), last.score+1)
+		last.weight = added[i].Units
+		last.cum = (last.cum + last.weight) & logCum
+		live = append(live, last)
+	}
+	return logState{entries: live}
+}
+
 func (s logState) report(l *Limit, now, units int64, out *CounterState) {
 	window := windowOf(l)
 	live := s.live(window, now)

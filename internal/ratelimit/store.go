@@ -25,7 +25,19 @@ const (
 	Take   Kind = iota // admit up to Hits hits
 	Peek               // answer for Hits hits of Cost each, write nothing
 	Refund             // give Hits × Cost units back, oldest first, never below zero used
+	// Raise makes sure that each counter shows at least the units of Charge.Known: it adds what is missing, once. It never
+	// refuses and never adds to what is there, so it may be repeated, and a call of unknown outcome needs no care.
+	Raise
+	// Account answers like a Peek and fills Outcome.Portions, for a Raise elsewhere.
+	Account
 )
+
+// Portion is units that were used so long ago.
+type Portion struct {
+	// Age is 0 or more; a unit that is a window old counts no more.
+	Age   time.Duration
+	Units int64
+}
 
 // Charge is one subject group's hits against all the limits that hold for it. It is all-or-nothing per hit: a hit that
 // one enforcing limit refuses is charged to none. Two charges are identical when they have the same counters and cost.
@@ -37,6 +49,16 @@ type Charge struct {
 	Hits int64
 	// Cost is the units one hit takes before a limit's own multiplier: 0…MaxCost. A Take of cost 0 is a Peek of cost 0.
 	Cost int64
+	// Known is, for a Raise only, what each of Counters is known to have used, youngest first.
+	Known [][]Portion
+}
+
+// KnownOf is what the counter at i is known to have used: nothing where Known is too short.
+func (c *Charge) KnownOf(i int) []Portion {
+	if i < len(c.Known) {
+		return c.Known[i]
+	}
+	return nil
 }
 
 // Counter is a limit together with where it counts for one subject.
@@ -50,10 +72,13 @@ type Counter struct {
 // Outcome answers one charge. "Denied" is Admitted == 0 with a nil Err, never an error.
 type Outcome struct {
 	// Admitted is 0…Hits: with one cost per charge, the minimum over the enforcing limits of ⌊room ÷ units⌋, which
-	// equals deciding the hits one by one. For a Peek: how many would be admitted. For a Refund: Hits.
+	// equals deciding the hits one by one. For a Peek or Account: how many would be admitted. For a Refund or Raise: Hits.
 	Admitted int64
-	// Counters answers each of Charge.Counters, in order. Reused between calls when it has capacity.
+	// Counters answers each of Charge.Counters, in order. Reused between calls when it has capacity. Zero after a Raise.
 	Counters []CounterState
+	// Portions is, for an Account only, how old the units are that each counter shows, youngest first, as well as the
+	// store knows it: never older than they are.
+	Portions [][]Portion
 	Source   Source
 	// Err is why this charge, and only this one, could not be decided (a counter of the wrong type, say).
 	Err error

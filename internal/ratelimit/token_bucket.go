@@ -83,6 +83,31 @@ func (s bucketState) refund(l *Limit, now, units int64) bucketState {
 	return credited
 }
 
+// raise lifts the level to what is left of what is known: it has been draining since.
+func (s bucketState) raise(l *Limit, now int64, known []Portion) bucketState {
+	credited := s.at(l, now)
+	level := min(float64(l.Quota), levelOf(l, known))
+	if level <= credited.level {
+		return s
+	}
+	credited.level = level
+	return credited
+}
+
+// levelOf is a bucket's level after portions that were taken so long ago.
+func levelOf(l *Limit, known []Portion) (level float64) {
+	units, every := rateOf(l)
+	for i := len(known) - 1; i >= 0; i-- {
+		younger := int64(0)
+		if i > 0 {
+			younger = known[i-1].Age.Microseconds()
+		}
+		level += float64(known[i].Units)
+		level = max(0, level-float64(float64(known[i].Age.Microseconds()-younger)*units)/every)
+	}
+	return level
+}
+
 func (s bucketState) report(l *Limit, now, units int64, out *CounterState) {
 	credited := s.at(l, now)
 	ahead := float64(credited.ts - now)

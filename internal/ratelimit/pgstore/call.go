@@ -47,11 +47,11 @@ type call struct {
 	shadow                         []bool
 }
 
-// nextCall is how many of the charges go into one call: at least one.
+// nextCall is how many of the charges go into one call: at least one. Raises go in calls of their own.
 func nextCall(charges []ratelimit.Charge) int {
 	keys := make(map[ratelimit.Key]struct{}, maxKeys)
 	for i := range charges {
-		if i == maxCharges {
+		if i == maxCharges || (charges[i].Kind == ratelimit.Raise) != (charges[0].Kind == ratelimit.Raise) {
 			return i
 		}
 		for j := range charges[i].Counters {
@@ -69,7 +69,7 @@ func newCall(charges []ratelimit.Charge, out []ratelimit.Outcome) *call {
 	c := &call{charges: charges, out: out, locks: []int32{}}
 	for i := range charges {
 		ch, o := &charges[i], &out[i]
-		o.Admitted, o.Err, o.Source = 0, nil, ratelimit.SourcePostgres
+		o.Admitted, o.Err, o.Source, o.Portions = 0, nil, ratelimit.SourcePostgres, nil
 		o.Counters = slices.Grow(o.Counters[:0], len(ch.Counters))[:len(ch.Counters)]
 		clear(o.Counters)
 		if err := check(ch); err != nil {
@@ -96,7 +96,7 @@ func (c *call) add(i int) {
 	switch {
 	case ch.Kind == ratelimit.Refund:
 		kind, hits = kindRefund, 1
-	case ch.Kind == ratelimit.Peek, ch.Cost == 0:
+	case ch.Kind == ratelimit.Peek, ch.Kind == ratelimit.Account, ch.Cost == 0:
 		kind = kindPeek
 	}
 	c.sent = append(c.sent, i)
@@ -135,6 +135,12 @@ func (c *call) read(rows pgx.Rows) error {
 		for j := range found {
 			if err := next(rows, &now, &found[j].starts, &found[j].counts, nil, nil); err != nil {
 				return err
+			}
+		}
+		if ch.Kind == ratelimit.Account {
+			o.Portions = make([][]ratelimit.Portion, n)
+			for j := range found {
+				o.Portions[j] = counters[j].portions(found[j], now)
 			}
 		}
 		for j := range found {

@@ -62,9 +62,9 @@ func (s *Store) Decide(ctx context.Context, charges []ratelimit.Charge, out []ra
 	}()
 	for len(charges) > 0 {
 		n := nextCall(charges)
-		c := newCall(charges[:n], out[:n])
+		settle := s.call(charges[:n], out[:n])
 		charges, out = charges[n:], out[n:]
-		if c.empty() {
+		if settle == nil {
 			continue // nothing in it needs the database
 		}
 		if conn == nil {
@@ -73,12 +73,24 @@ func (s *Store) Decide(ctx context.Context, charges []ratelimit.Charge, out []ra
 				return failure(ctx, "acquire a connection", err)
 			}
 		}
-		if err := s.run(within, conn, c); err != nil {
+		if err := settle(within, conn); err != nil {
 			discardUnfit(within, conn, err)
 			return failure(ctx, "decide", err)
 		}
 	}
 	return nil
+}
+
+// call is what settles charges that go together, nil when that needs no database.
+func (s *Store) call(charges []ratelimit.Charge, out []ratelimit.Outcome) func(context.Context, *pgxpool.Conn) error {
+	if charges[0].Kind == ratelimit.Raise {
+		return func(ctx context.Context, conn *pgxpool.Conn) error { return s.raise(ctx, conn, charges, out) }
+	}
+	c := newCall(charges, out)
+	if c.empty() {
+		return nil
+	}
+	return func(ctx context.Context, conn *pgxpool.Conn) error { return s.run(ctx, conn, c) }
 }
 
 const decide = `SELECT at, starts, counts, admitted, passed

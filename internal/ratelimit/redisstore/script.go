@@ -50,9 +50,10 @@ const (
 
 // batch is the charges that one EVALSHA settles, by their index, and how many arguments and keys those have.
 type batch struct {
-	of   []int
-	args int
-	keys int
+	of     []int
+	args   int
+	keys   int
+	raises bool // for raise.lua, which takes no other charges
 }
 
 // argsMost is how many arguments a counter has at most.
@@ -67,7 +68,7 @@ func (b *batch) add(i int, c *ratelimit.Charge) {
 
 // kindOf is what the script calls 0 take, 1 peek, 2 refund.
 func kindOf(c *ratelimit.Charge) ratelimit.Kind {
-	if c.Kind == ratelimit.Take && c.Cost <= 0 {
+	if (c.Kind == ratelimit.Take && c.Cost <= 0) || c.Kind == ratelimit.Account {
 		return ratelimit.Peek
 	}
 	return c.Kind
@@ -193,6 +194,9 @@ func (b *batch) answers(reply []int64, charges []ratelimit.Charge, out []ratelim
 		for j := range c.Counters {
 			answer(reply[:perCounter], c.Counters[j].Limit, &o.Counters[j])
 			reply = reply[perCounter:]
+		}
+		if c.Kind == ratelimit.Account {
+			account(o)
 		}
 	}
 	return server, len(reply) == 0

@@ -50,6 +50,7 @@ type Store struct {
 	target *target
 	log    *slog.Logger
 	script script
+	raise  string // raise.lua, or its variant for tests
 	guard  *guard
 
 	client  atomic.Pointer[redis.UniversalClient]
@@ -79,11 +80,11 @@ func New(cfg Config, log *slog.Logger) (*Store, error) {
 	if cfg.PoolSize <= 0 {
 		cfg.PoolSize = DefaultPoolSize
 	}
-	text := chargeScript
+	text, raise := chargeScript, raiseScript
 	if cfg.TestClock != nil {
-		text = onTestClock(text)
+		text, raise = onTestClock(text), onTestClock(raise)
 	}
-	s := &Store{config: cfg, target: target, log: log, script: newScript(text), guard: &guard{now: cfg.Now}}
+	s := &Store{config: cfg, target: target, log: log, script: newScript(text), raise: raise, guard: &guard{now: cfg.Now}}
 	redis.SetLogger(libraryLog{log: log, secrets: target.secrets()})
 	client := cfg.open(target)
 	s.client.Store(&client)
@@ -143,8 +144,8 @@ func (s *Store) batches(charges []ratelimit.Charge, out []ratelimit.Outcome) []*
 			group = groupOf(c.Counters[0].Key)
 			b = open[group]
 		}
-		if b == nil || len(b.of) == batchMost {
-			b = &batch{}
+		if b == nil || len(b.of) == batchMost || b.raises != (c.Kind == ratelimit.Raise) {
+			b = &batch{raises: c.Kind == ratelimit.Raise}
 			all = append(all, b)
 			if last = b; open != nil {
 				open[group] = b
@@ -163,6 +164,10 @@ func (s *Store) send(ctx context.Context, batches []*batch, charges []ratelimit.
 		commands := make([]command, len(batches))
 		latest := s.guard.latest()
 		for i, b := range batches {
+			if b.raises {
+				commands[i] = b.raising(ctx, s.raise, charges, latest, s.config.TestClock)
+				continue
+			}
 			commands[i] = b.command(ctx, name, which, charges, latest, s.config.TestClock)
 		}
 		process(ctx, client, commands)
@@ -201,7 +206,11 @@ func (s *Store) receive(commands []command, batches []*batch, charges []ratelimi
 		reply, err := c.Result()
 		switch {
 		case err == nil:
-			server, ok := batches[i].answers(reply, charges, out)
+			read := batches[i].answers
+			if batches[i].raises {
+				read = batches[i].raised
+			}
+			server, ok := read(reply, charges, out)
 			if !ok {
 				return nil, errReply
 			}

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"pgregory.net/rapid"
@@ -150,6 +151,7 @@ func (w *world) drawBatch(t *rapid.T) []ratelimit.Charge {
 		charges[i] = ratelimit.Charge{
 			Kind: rapid.SampledFrom([]ratelimit.Kind{
 				ratelimit.Take, ratelimit.Take, ratelimit.Take, ratelimit.Take, ratelimit.Peek, ratelimit.Refund,
+				ratelimit.Raise, ratelimit.Account,
 			}).Draw(t, "kind"),
 			Counters: counters[first : last+1],
 			Hits:     rapid.SampledFrom([]int64{1, 1, 1, 1, 2, 3, 17, 1000, 5_000_000, max(1, quota)}).Draw(t, "hits"),
@@ -157,8 +159,27 @@ func (w *world) drawBatch(t *rapid.T) []ratelimit.Charge {
 				1, 1, 1, 1, 2, 5, 0, quota / 2, quota, quota + 1, ratelimit.MaxCost,
 			}).Draw(t, "cost")),
 		}
+		if charges[i].Kind == ratelimit.Raise {
+			charges[i].Known = drawKnown(t, charges[i].Counters)
+		}
 	}
 	return charges
+}
+
+// drawKnown draws what a raise knows of each counter, youngest first, from nothing to more than the quota.
+func drawKnown(t *rapid.T, counters []ratelimit.Counter) [][]ratelimit.Portion {
+	known := make([][]ratelimit.Portion, len(counters))
+	for i := range counters {
+		l := counters[i].Limit
+		age := time.Duration(0)
+		for range rapid.SampledFrom([]int{0, 1, 1, 2, 9}).Draw(t, "portions") {
+			known[i] = append(known[i], ratelimit.Portion{
+				Age: age, Units: rapid.SampledFrom([]int64{1, 1, 2, 10, max(1, l.Quota/9), max(1, l.Quota/2), max(1, l.Quota)}).Draw(t, "units"),
+			})
+			age += time.Duration(rapid.Int64Range(0, l.Span().Microseconds()/4).Draw(t, "older")) * time.Microsecond
+		}
+	}
+	return known
 }
 
 // decide asks both and compares.
@@ -178,6 +199,9 @@ func (w *world) decide(t *rapid.T, charges []ratelimit.Charge) {
 		same := got[i].Admitted == want[i].Admitted && len(got[i].Counters) == len(want[i].Counters)
 		for j := 0; same && j < len(want[i].Counters); j++ {
 			same = got[i].Counters[j] == want[i].Counters[j]
+		}
+		if charges[i].Kind == ratelimit.Account {
+			same = same && slices.EqualFunc(got[i].Portions, want[i].Portions, slices.Equal)
 		}
 		if !same {
 			t.Fatalf("charge %d of %d at %d:\n got %s\nwant %s\nhistory:\n%s", i+1, len(charges), w.clock.Now(),
@@ -203,10 +227,13 @@ func (w *world) history() string {
 }
 
 func describe(c *ratelimit.Charge) string {
-	kind := [...]string{"take", "peek", "refund"}[c.Kind]
+	kind := [...]string{"take", "peek", "refund", "raise", "account"}[c.Kind]
 	s := fmt.Sprintf("%s %d × %d on", kind, c.Hits, c.Cost)
 	for i := range c.Counters {
 		s += " " + c.Counters[i].Limit.Name
+	}
+	if c.Kind == ratelimit.Raise {
+		s += fmt.Sprintf(" to %v", c.Known)
 	}
 	return s + " of " + string(c.Counters[0].Key)[:18]
 }
@@ -217,6 +244,9 @@ func describeOutcome(o *ratelimit.Outcome) string {
 		c := &o.Counters[i]
 		s += fmt.Sprintf(" {used %d remaining %d charged %d reset %s retry %s delay %s+%s %s}",
 			c.Used, c.Remaining, c.Charged, c.ResetAfter, c.RetryAfter, c.Delay, c.DelayStep, c.Effective)
+	}
+	if o.Portions != nil {
+		s += fmt.Sprintf(" portions %v", o.Portions)
 	}
 	return s
 }

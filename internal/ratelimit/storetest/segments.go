@@ -90,6 +90,9 @@ func (g *gauge) fit(hits int64) int64 {
 }
 
 func (m *segments) charge(c *ratelimit.Charge) ratelimit.Outcome {
+	if c.Kind == ratelimit.Raise {
+		return m.raise(c)
+	}
 	out := ratelimit.Outcome{Source: m.Source(), Admitted: c.Hits, Counters: make([]ratelimit.CounterState, len(c.Counters))}
 	gauges := make([]*gauge, len(c.Counters))
 	for i := range c.Counters {
@@ -116,6 +119,9 @@ func (m *segments) charge(c *ratelimit.Charge) ratelimit.Outcome {
 		g = m.gauge(&c.Counters[i], c.Cost)
 		out.Counters[i] = g.state()
 		out.Counters[i].Charged = charged
+		if c.Kind == ratelimit.Account {
+			out.Portions = append(out.Portions, g.portions())
+		}
 		if g.limit.Algorithm == ratelimit.LeakyBucket && c.Kind != ratelimit.Refund && let > 0 {
 			out.Counters[i].Delay = drain(g.limit, before)
 			out.Counters[i].DelayStep = drain(g.limit, g.units)
@@ -132,6 +138,68 @@ func (m *segments) refund(key ratelimit.Key, g *gauge, hits int64) {
 		m.rows[key][start] -= off
 		units -= off
 	}
+}
+
+// raise takes what is known together, at the age of the youngest.
+func (m *segments) raise(c *ratelimit.Charge) ratelimit.Outcome {
+	for i := range c.Counters {
+		g := m.gauge(&c.Counters[i], 1)
+		fixed := g.limit.Algorithm == ratelimit.FixedWindow
+		units, age := int64(0), int64(math.MaxInt64)
+		for _, p := range c.Known[i] {
+			if old := p.Age.Microseconds(); p.Units > 0 && (fixed || old < g.span) {
+				units, age = units+p.Units, min(age, old)
+			}
+		}
+		row := (g.now - age) / g.length * g.length
+		if units == 0 || (fixed && row < g.start()) {
+			continue
+		}
+		if missing := units - g.shows(); missing > 0 {
+			if m.rows[c.Counters[i].Key] == nil {
+				m.rows[c.Counters[i].Key] = make(map[int64]int64)
+			}
+			m.rows[c.Counters[i].Key][row] += missing
+		}
+	}
+	return ratelimit.Outcome{Source: m.Source(), Admitted: c.Hits, Counters: make([]ratelimit.CounterState, len(c.Counters))}
+}
+
+// shows is what a raise finds: what the limit's own algorithm would make of the rows, as well as they say.
+func (g *gauge) shows() int64 {
+	used, level, before := int64(0), 0.0, int64(0)
+	for _, start := range g.live {
+		units, end := g.rows[start], min(start+g.length, g.now)
+		switch {
+		case g.limit.Algorithm.Bucket():
+			level = max(0, level-g.drained(end-before)) + float64(units)
+			before = end
+		case g.limit.Algorithm != ratelimit.FixedWindow && start < g.now-g.span:
+			used += int64(math.Floor(float64(units) * float64(start+g.length-g.now+g.span) / float64(g.length)))
+		default:
+			used += units
+		}
+	}
+	if g.limit.Algorithm.Bucket() && len(g.live) > 0 {
+		return int64(math.Floor(max(0, level-g.drained(g.now-before))))
+	}
+	return used
+}
+
+func (g *gauge) drained(us int64) float64 {
+	return float64(float64(us)*float64(g.limit.Refill.Units)) / float64(g.limit.Refill.Every.Microseconds())
+}
+
+func (g *gauge) portions() []ratelimit.Portion {
+	var all []ratelimit.Portion
+	for _, start := range slices.Backward(g.live) {
+		age := max(0, g.now-start-g.length)
+		if g.limit.Algorithm == ratelimit.FixedWindow {
+			age = (g.now - start) / 2
+		}
+		all = append(all, ratelimit.Portion{Age: time.Duration(age) * time.Microsecond, Units: g.rows[start]})
+	}
+	return all
 }
 
 func (g *gauge) state() ratelimit.CounterState {

@@ -84,6 +84,7 @@ func Run(t *testing.T, f Factory) {
 		{"Costs", (*suite).costs},
 		{"AllOrNothing", (*suite).allOrNothing},
 		{"Refunds", (*suite).refunds},
+		{"Raises", (*suite).raises},
 		{"Quotas", (*suite).quotas},
 		{"Time", (*suite).times},
 		{"Buckets", (*suite).buckets},

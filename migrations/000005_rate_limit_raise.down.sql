@@ -1,0 +1,1 @@
+DROP FUNCTION rate_limit_raise(bigint, text, integer[], text[], bigint[], bigint[], integer[], bigint[], bigint[], bigint[], bigint[]);
