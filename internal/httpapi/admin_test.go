@@ -188,7 +188,7 @@ func TestSecretsAreShownOnceAndWork(t *testing.T) {
 	w.check(next, `{}`).problem(problem.Unauthorized)
 	w.administer(http.MethodDelete, "/admin/tenants/school-17/keys/doesnotexist", "").problem(problem.NotFound)
 	w.administer(http.MethodPost, "/admin/tenants/school-17/keys/"+fmt.Sprint(successor["id"])+"/rotate", "").problem(problem.Conflict)
-	for _, body := range []string{`{"overlap":"721h"}`, `{"overlap":"-1h"}`, `{"overlap":"1d"}`, `{"expires_at":"2020-01-01T00:00:00Z"}`, `{"overlap":"99999999999999999h"}`} {
+	for _, body := range []string{`{"overlap":"721h"}`, `{"overlap":"-1h"}`, `{"overlap":"1d"}`, `{"expires_at":"2020-01-01T00:00:00Z"}`, `{"overlap":"99999999999999999h"}`, `{"expires_at":"9999-12-31T23:59:59-12:00"}`} {
 		w.administer(http.MethodPost, "/admin/tenants/school-17/keys/"+id+"/rotate", body).problem(problem.Validation)
 	}
 

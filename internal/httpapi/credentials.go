@@ -194,6 +194,8 @@ func (a *admin) readRotate(c *gin.Context) (expires, oldEnds time.Time, err erro
 		return expires, oldEnds, invalid("/overlap", "must be from 0s to 720h")
 	case !expires.IsZero() && !expires.After(now):
 		return expires, oldEnds, invalid("/expires_at", "must be in the future")
+	case expires.UTC().Year() > 9999: // JSON could never show it again
+		return expires, oldEnds, invalid("/expires_at", "must be before the year 10000")
 	}
 	return expires, now.Add(overlap), nil
 }

@@ -332,12 +332,13 @@ func adminFrom(r *adminRow) (tenants.AdminToken, error) {
 	return t, together(err, invalid(tenants.ValidateAdminToken(&check, time.Time{})))
 }
 
-// revoked reads the moment of a revocation. Anything but NULL revokes, infinity included.
+// revoked reads the moment of a revocation. Anything but NULL revokes, infinity and times that cannot be shown included.
 func revoked(t pgtype.Timestamptz) time.Time {
-	if t.Valid && t.InfinityModifier != pgtype.Finite {
+	at := moment(t)
+	if t.Valid && at.IsZero() {
 		return time.Unix(0, 0).UTC()
 	}
-	return moment(t)
+	return at
 }
 
 // collect reads all rows of a query into structs by position.

@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/pegel-dev/pegel/internal/tenants"
 )
@@ -39,6 +41,9 @@ func decodeCursor(list, cursor string) (string, error) {
 	}
 	key := string(raw[:len(raw)-cursorSum])
 	if string(raw[len(raw)-cursorSum:]) != string(cursorChecksum(list, key)) {
+		return "", tenants.ErrCursor
+	}
+	if !utf8.ValidString(key) || strings.IndexByte(key, 0) >= 0 { // anybody can compute the checksum; Postgres refuses such text
 		return "", tenants.ErrCursor
 	}
 	return key, nil

@@ -236,7 +236,7 @@ func TestMalformedRowsHarmOnlyTheirOwner(t *testing.T) {
 	for _, name := range []string{"longname", "dangling", "metadata", "nullname", "nullplan", "status"} {
 		b.haveTenant(t, name, "good")
 	}
-	for _, id := range []string{"k1", "k2"} {
+	for _, id := range []string{"k1", "k2", "k3", "k4", "k5"} {
 		_, err := b.CreateKey(ctx, alice, "on-good", key(id))
 		require.NoError(t, err)
 	}
@@ -277,6 +277,9 @@ func TestMalformedRowsHarmOnlyTheirOwner(t *testing.T) {
 	b.exec(t, `UPDATE tenants SET status = 'frozen', created_at = '-infinity' WHERE slug = 'status'`)
 	b.exec(t, `UPDATE api_keys SET hash = 'short' WHERE id = 'k1'`)
 	b.exec(t, `UPDATE api_keys SET expires_at = 'infinity' WHERE id = 'k2'`)
+	b.exec(t, `UPDATE api_keys SET created_at = '20000-01-01', expires_at = '20000-01-01' WHERE id = 'k3'`)
+	b.exec(t, `UPDATE api_keys SET expires_at = '0001-01-01 00:00:00+00' WHERE id = 'k4'`)
+	b.exec(t, `UPDATE api_keys SET revoked_at = '0044-03-15 BC' WHERE id = 'k5'`)
 	b.exec(t, `UPDATE service_tokens SET may = ARRAY['everything']`)
 	b.exec(t, `UPDATE overrides SET quota = -1`)
 	b.exec(t, `UPDATE networks SET action = 'explode' WHERE id = $1`, n.ID)
@@ -310,6 +313,17 @@ func TestMalformedRowsHarmOnlyTheirOwner(t *testing.T) {
 	require.False(t, ok)
 	_, ok = s.VerifyAPIKey(tenants.Credential{Kind: tenants.KindAPIKey, ID: "k2", Hash: key("k2").Hash}, time.Now())
 	require.True(t, ok, "infinity is never")
+	_, ok = s.VerifyAPIKey(tenants.Credential{Kind: tenants.KindAPIKey, ID: "k3", Hash: key("k3").Hash}, time.Now())
+	require.True(t, ok, "so is the year 20000")
+	for _, id := range []string{"k4", "k5"} {
+		_, ok = s.VerifyAPIKey(tenants.Credential{Kind: tenants.KindAPIKey, ID: id, Hash: key(id).Hash}, time.Now())
+		require.False(t, ok, "the first day of all is long past, and a revocation is one whenever it was: %s", id)
+	}
+	keys, err := b.ListKeys(ctx, "on-good", tenants.Page{})
+	require.NoError(t, err)
+	require.NotEmpty(t, keys.Items)
+	_, err = json.Marshal(keys.Items)
+	require.NoError(t, err, "every time can be shown")
 	_, ok = s.VerifyServiceToken(tenants.Credential{Kind: tenants.KindServiceToken, ID: "s1", Hash: service("s1").Hash}, time.Now())
 	require.False(t, ok)
 	require.False(t, s.NetworkDenied(netip.MustParseAddr("10.0.0.1"), time.Unix(1, 0)))

@@ -138,6 +138,14 @@ func TestPagesOfEveryList(t *testing.T) {
 		_, _, err := keys(tenants.Page{Cursor: bad})
 		require.ErrorIs(t, err, tenants.ErrCursor)
 	}
+	for _, key := range []string{"a\x00b", "\xff\xfe", "\xed\xa0\x80"} { // anybody can compute the checksum
+		_, err := b.ListPlans(ctx, tenants.Page{Cursor: postgres.EncodeCursor("plans", key)})
+		require.ErrorIs(t, err, tenants.ErrCursor)
+		_, err = b.ListTenants(ctx, tenants.TenantFilter{}, tenants.Page{Cursor: postgres.EncodeCursor("tenants", key)})
+		require.ErrorIs(t, err, tenants.ErrCursor)
+		_, err = b.ListOverrides(ctx, "school-17", tenants.Page{Cursor: postgres.EncodeCursor("overrides of school-17", key)})
+		require.ErrorIs(t, err, tenants.ErrCursor)
+	}
 	for _, limit := range []int{0, -1, 1_000_000_000} {
 		n, _, err := keys(tenants.Page{Limit: limit})
 		require.NoError(t, err)

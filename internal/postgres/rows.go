@@ -89,18 +89,22 @@ func textOf(s *string, err *error) string {
 	return *s
 }
 
-// moment reads a timestamp that must be there. Infinity is nobody's creation time; it is only shown, so it becomes zero.
+// moment reads a timestamp that must be there. Infinity is nobody's creation time; it is only shown, so it becomes zero, and
+// so does a year that RFC 3339, and with it JSON, cannot write.
 func moment(t pgtype.Timestamptz) time.Time {
 	if !t.Valid || t.InfinityModifier != pgtype.Finite {
 		return time.Time{}
 	}
-	return t.Time.UTC()
+	if at := t.Time.UTC(); at.Year() >= 1 && at.Year() <= 9999 {
+		return at
+	}
+	return time.Time{}
 }
 
-// end reads a moment after which something no longer holds: NULL and infinity are never, which is the zero time, and
-// -infinity is long past.
+// end reads a moment after which something no longer holds: NULL, infinity and years beyond 9999 are never, which is the
+// zero time; -infinity and everything up to the year 1, which has the zero time in it, are long past.
 func end(t pgtype.Timestamptz) time.Time {
-	if t.Valid && t.InfinityModifier == pgtype.NegativeInfinity {
+	if t.Valid && (t.InfinityModifier == pgtype.NegativeInfinity || t.InfinityModifier == pgtype.Finite && t.Time.UTC().Year() <= 1) {
 		return time.Unix(0, 0).UTC()
 	}
 	return moment(t)
