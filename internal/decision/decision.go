@@ -29,7 +29,8 @@ type Credentials struct {
 	Tenant, User   string   // X-Pegel-Tenant, X-Pegel-User
 	ClientKey      string   // X-Client-Key
 	IdentityPeer   bool     // the peer is a trusted proxy and PEGEL_TRUST_IDENTITY_HEADERS is on
-	MultipleValues bool     // an identity header came more than once
+	MultipleValues bool     // X-Pegel-Tenant or X-Pegel-User came more than once
+	SeveralKeys    bool     // X-Client-Key came more than once
 }
 
 // Caller is who is asking, after Engine.Identify.

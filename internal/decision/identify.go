@@ -38,7 +38,11 @@ func ReadCredentials(h http.Header, identityPeer bool) Credentials {
 			*field.into = lines[0]
 		default:
 			*field.into = lines[0]
-			c.MultipleValues = true
+			if field.name == HeaderClientKey {
+				c.SeveralKeys = true
+			} else {
+				c.MultipleValues = true
+			}
 		}
 	}
 	return c
@@ -164,7 +168,7 @@ func (c *Caller) name(creds *Credentials, snapshot *tenants.Snapshot) {
 		c.User = creds.User
 	}
 	switch {
-	case creds.MultipleValues:
+	case creds.SeveralKeys:
 		c.BadIdentity = true
 	case creds.ClientKey != "":
 		c.Key = creds.ClientKey

@@ -96,6 +96,7 @@ func TestIdentify(t *testing.T) {
 		{"two tenants from a trusted proxy", []string{"X-Pegel-Tenant", "school-17", "X-Pegel-Tenant", "school-18"}, true, "bad-identity"},
 		{"a user with NUL", []string{"X-Pegel-Tenant", "school-17", "X-Pegel-User", "a\x00b"}, true, "tenant=school-17 vouched bad-identity"},
 		{"a user of 257 bytes", []string{"X-Pegel-Tenant", "school-17", "X-Pegel-User", strings.Repeat("u", 257)}, true, "tenant=school-17 vouched bad-identity"},
+		{"two tenants from a stranger with a key", []string{"X-API-Key", key, "X-Pegel-Tenant", "a", "X-Pegel-Tenant", "b", "X-Pegel-User", "c", "X-Pegel-User", "d"}, false, "tenant=school-17 key"},
 		{"a key's user is nobody's word", []string{"X-API-Key", key, "X-Pegel-User", "u42"}, false, "tenant=school-17 key"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
