@@ -47,7 +47,7 @@ func (a *admin) authenticate(c *gin.Context) {
 	a.log.LogAttrs(ctx, slog.LevelInfo, "administrator not signed in",
 		slog.String("request_id", requestID(c)), slog.String("address", addressText(c)), slog.String("route", c.FullPath()))
 	caller := decision.Caller{Address: of(c).address}
-	d, err := a.engine.CountWrong(ctx, &caller, c.Request.Method, c.Request.URL.Path)
+	d, err := a.engine.CountWrong(ctx, &caller, c.Request.Method, c.Request.URL.EscapedPath())
 	switch {
 	case errors.Is(err, decision.ErrNetworkDenied):
 		a.fail(c, err)

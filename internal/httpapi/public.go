@@ -54,7 +54,7 @@ func (p *public) authenticate(c *gin.Context) (decision.Caller, bool) {
 
 // unauthorized counts the attempt, and answers 401 or the refusal that the count itself is.
 func (p *public) unauthorized(c *gin.Context, caller *decision.Caller) {
-	d, err := p.engine.CountWrong(c.Request.Context(), caller, c.Request.Method, c.Request.URL.Path)
+	d, err := p.engine.CountWrong(c.Request.Context(), caller, c.Request.Method, c.Request.URL.EscapedPath())
 	switch {
 	case err != nil:
 		p.fail(c, err)
@@ -274,7 +274,7 @@ func (p *public) elementProblem(c *gin.Context, err error) problem.Problem {
 // ping is GET /v1/ping: it charges the caller as any API call would. The delay is told, not waited for.
 func (p *public) ping(c *gin.Context) {
 	caller := p.caller(c)
-	d, err := p.engine.Admit(c.Request.Context(), &caller, c.Request.Method, c.Request.URL.Path)
+	d, err := p.engine.Admit(c.Request.Context(), &caller, c.Request.Method, c.Request.URL.EscapedPath())
 	switch {
 	case err != nil:
 		p.fail(c, err)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/pegel-dev/pegel/internal/decision"
@@ -20,6 +21,7 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	out.Host = ""
 	setPath(out.URL, strings.TrimSuffix(p.upstream.EscapedPath(), "/")+x.path)
 
+	p.dropLookalikes(out.Header)
 	stripOurs(out.Header)
 	for _, name := range overrideHeaders {
 		delete(out.Header, name)
@@ -84,6 +86,21 @@ func stripOurs(h http.Header) {
 				}
 			}
 			h[name] = kept
+		}
+	}
+}
+
+// dropLookalikes removes headers that differ from one that is stripped or set here only by underscores: many servers hand
+// X_Real_IP and X-Real-IP to their application under one name.
+func (p *Proxy) dropLookalikes(h http.Header) {
+	for name := range h {
+		if strings.IndexByte(name, '_') < 0 {
+			continue
+		}
+		alike := http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
+		if strings.HasPrefix(alike, "X-Pegel-") || strings.HasPrefix(alike, "X-Forwarded-") || alike == "Forwarded" || alike == p.addresses.Header() ||
+			slices.Contains(addressHeaders[:], alike) || slices.Contains(overrideHeaders[:], alike) {
+			delete(h, name)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pegel-dev/pegel/internal/decision"
@@ -104,6 +106,7 @@ type exchange struct {
 	path      string // escaped, as it is forwarded
 	client    string // the client's address, empty when it has none
 	trusted   bool   // the peer is a trusted proxy
+	body      *clientBody
 }
 
 type exchangeKey struct{}
@@ -120,7 +123,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if raw == "" && r.URL.Host != "" { // absolute form without a path
 		raw = "/"
 	}
-	matched, ok := tenants.CanonicalPath(raw)
+	_, ok := tenants.CanonicalPath(raw)
 	if ok {
 		x.path, ok = forwardedPath(raw)
 	}
@@ -138,7 +141,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	caller := p.engine.Identify(decision.ReadCredentials(r.Header, trusted && p.trustIdentity), address)
 
-	d, err := p.engine.Admit(r.Context(), &caller, r.Method, matched)
+	// The engine takes the path as it came: the canonical form is decoded and must not be read as a path once more.
+	d, err := p.engine.Admit(r.Context(), &caller, r.Method, raw)
 	if err != nil {
 		p.notDecided(w, r, x, err)
 		return
@@ -148,12 +152,14 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if d.Delay > 0 {
-		done, held := p.hold(w, r, x, &caller, matched)
+		done, held := p.hold(w, r, x, &caller, raw)
 		defer done()
 		if !held {
 			return
 		}
 	}
+	x.body = &clientBody{ReadCloser: r.Body}
+	r.Body = x.body
 	onlyWebSockets(r.Header)
 	// An upstream may answer before it has read the body. Without this net/http keeps the answer back until the client has
 	// sent all of it. Writers that have no such switch are always in full duplex.
@@ -163,10 +169,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // hold keeps a slowed request for its delay. held is false when it was answered or its client has left; done must be called
 // when the request is over.
-func (p *Proxy) hold(w http.ResponseWriter, r *http.Request, x *exchange, caller *decision.Caller, matched string) (done func(), held bool) {
+func (p *Proxy) hold(w http.ResponseWriter, r *http.Request, x *exchange, caller *decision.Caller, path string) (done func(), held bool) {
 	release, ok := p.holder.Acquire(caller.HoldKey())
 	if !ok {
-		hit := caller.Hit(r.Method, matched)
+		hit := caller.Hit(r.Method, path)
 		x.decision = p.engine.TooManyHeld(&hit, x.decision)
 		p.denied(w, x)
 		return func() {}, false
@@ -219,12 +225,19 @@ func (p *Proxy) refuse(w http.ResponseWriter, x *exchange, body problem.Problem)
 }
 
 // upstreamFailed answers for an upstream that did not: 504 when it was too slow, else 502, under the slug internal (it is
-// nothing that the client could mend). The hit stays charged.
+// nothing that the client could mend). A body that the client broke off or that is malformed is the client's fault: 400. The
+// hit stays charged.
 func (p *Proxy) upstreamFailed(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // the client has left
 	}
 	x := exchangeOf(r.Context())
+	if x.body.failed.Load() {
+		decision.WriteHeaders(w.Header(), x.decision)
+		w.Header().Set("Connection", "close") // where the next request would start is anybody's guess
+		p.refuse(w, x, problem.New(problem.Validation, "the body could not be read to its end", x.requestID))
+		return
+	}
 	status := http.StatusBadGateway
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
@@ -236,6 +249,21 @@ func (p *Proxy) upstreamFailed(w http.ResponseWriter, r *http.Request, err error
 	body.Status, body.Title = status, http.StatusText(status)
 	decision.WriteHeaders(w.Header(), x.decision)
 	p.refuse(w, x, body)
+}
+
+// clientBody is a request's body that remembers whether reading it from the client failed.
+type clientBody struct {
+	io.ReadCloser
+
+	failed atomic.Bool
+}
+
+func (b *clientBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, http.ErrBodyReadAfterClose) { // the last: the upstream was done with it
+		b.failed.Store(true)
+	}
+	return n, err //nolint:wrapcheck // a reader's errors are its own
 }
 
 // bufferPool lends the 32 KiB that copying an answer takes.

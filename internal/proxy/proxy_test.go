@@ -89,6 +89,7 @@ func TestForwardingHeaders(t *testing.T) {
 	lies := []string{
 		"X-Forwarded-For", "1.1.1.1", "X-Forwarded-Host", "evil.example", "X-Forwarded-Proto", "https", "X-Real-IP", "1.1.1.1",
 		"Forwarded", "for=1.1.1.1", "CF-Connecting-IP", "1.1.1.1", "True-Client-IP", "1.1.1.1",
+		"X_Real_IP", "1.1.1.1", "X-Forwarded_For", "1.1.1.1", "X_Pegel_Tenant", "school-18", "X_HTTP_Method_Override", "DELETE", "My_Header", "kept",
 		"Connection", "", "Connection", "X-Forwarded-For, X-Real-IP, X-Forwarded-Host, X-Request-Id", "X-HTTP-Method-Override", "DELETE",
 	}
 	g := newGate(t, gateOptions{})
@@ -100,7 +101,11 @@ func TestForwardingHeaders(t *testing.T) {
 	require.Equal(t, []string{"http"}, h.Values("X-Forwarded-Proto"))
 	require.Equal(t, []string{"127.0.0.1"}, h.Values("X-Real-IP"))
 	require.NotEmpty(t, h.Get("X-Request-Id"))
-	for _, name := range []string{"Forwarded", "CF-Connecting-IP", "True-Client-IP", "X-HTTP-Method-Override", "Connection"} {
+	require.Equal(t, "kept", h.Get("My_Header"))
+	for _, name := range []string{
+		"Forwarded", "CF-Connecting-IP", "True-Client-IP", "X-HTTP-Method-Override", "Connection",
+		"X_Real_IP", "X-Forwarded_For", "X_Pegel_Tenant", "X_HTTP_Method_Override",
+	} {
 		require.Empty(t, h.Values(name), name)
 	}
 
@@ -175,7 +180,7 @@ func TestARefusalDoesNotReadTheBody(t *testing.T) {
 func TestPathMatchedIsPathForwarded(t *testing.T) {
 	t.Parallel()
 	login := perAddress(1000)
-	login.Name, login.Match = "login", tenants.Match{Methods: []string{"POST"}, Paths: []string{"/login"}}
+	login.Name, login.Match = "login", tenants.Match{Methods: []string{"POST"}, Paths: []string{"/login", "/*/login"}}
 	g := newGate(t, gateOptions{policy: []tenants.Rule{login}})
 	used := 0
 	for _, c := range []struct {
@@ -193,6 +198,11 @@ func TestPathMatchedIsPathForwarded(t *testing.T) {
 		{"/x/..;a=b/login", "/login", true},
 		{"/login;a=b", "/login;a=b", true},
 		{"/login?x=1", "/login?x=1", true},
+		{"/x%3Fy/login", "/x%3Fy/login", true}, // an encoded question mark is a part of the path
+		{"/x%23y/login", "/x%23y/login", true},
+		{"/x%3By/login", "/x%3By/login", true},
+		{"/login%3Fx", "/login%3Fx", false},
+		{"/login%3Bx", "/login%3Bx", false},
 		{"/login.json", "/login.json", false},
 		{"/a%20b/ü", "/a%20b/%C3%BC", false},
 		{"/a%3Bb/%40", "/a%3Bb/%40", false},
