@@ -31,7 +31,7 @@ build: ## Build the static binary dist/pegel
 ##@ Change it
 
 .PHONY: setup
-setup: ## Install what is missing on this machine: Postgres, Redis, a C compiler (root on Debian; else names them)
+setup: ## Install what is missing on this machine: Postgres, Redis, PgBouncer, curl, a C compiler (root on Debian; else names them)
 	@scripts/setup test
 
 .PHONY: setup-run
@@ -80,6 +80,7 @@ generate-check: ## Fail when generated code is out of date
 tidy-check: ## Fail when a go.mod or go.sum is not tidy
 	go mod tidy -diff
 	@if [ -f bench/go.mod ]; then go -C bench mod tidy -diff; fi
+	go -C tools mod tidy -diff
 
 .PHONY: migrate-new
 migrate-new: ## Create the next migration (name=add_something)

@@ -194,7 +194,7 @@ func TestDevWithoutRedis(t *testing.T) {
 	bin := t.TempDir() // a PATH with what the test needs, and no redis-server
 	for _, tool := range []string{"sh", "curl"} {
 		path, err := exec.LookPath(tool)
-		require.NoError(t, err)
+		require.NoError(t, err, "install the Debian package curl, as make setup does")
 		require.NoError(t, os.Symlink(path, filepath.Join(bin, tool)))
 	}
 	pg, err := devmode.FindPostgres()

@@ -23,7 +23,7 @@ func twoReplicas(t *testing.T) (one, two *replica) {
 func TestTwentyCurlsAtALimitOfTen(t *testing.T) {
 	t.Parallel()
 	curl, err := exec.LookPath("curl")
-	require.NoError(t, err, "install the Debian package curl")
+	require.NoError(t, err, "install the Debian package curl, as make setup does")
 	one, two := twoReplicas(t)
 	_, key := one.tenant(perMinute(10))
 	two.knows(key)
