@@ -47,7 +47,9 @@ func (h *health) source() ratelimit.Source { return h.stores.source() }
 func (h *health) redis() string            { return h.stores.redisHealth() }
 func (h *health) postgres() string         { return h.stores.postgresHealth() }
 
-// Readiness is the body of /readyz. A replica is ready while it serves and a store can decide.
+// Readiness is the body of /readyz. A replica is ready while it serves, also with both stores away: what is open, closed or
+// local is then decided by the limits (source none), and a balancer that took every replica away would turn `open` into an
+// outage.
 func (h *health) Readiness() httpapi.Readiness {
 	r := httpapi.Readiness{Source: h.source(), Redis: h.redis(), Postgres: h.postgres()}
 	switch phase(h.phase.Load()) {
@@ -56,7 +58,7 @@ func (h *health) Readiness() httpapi.Readiness {
 	case draining:
 		r.Status = "draining"
 	case serving:
-		r.Ready = r.Source != ratelimit.SourceNone
+		r.Ready = true
 		r.Status = "ok"
 		if r.Redis == storeDown || r.Postgres == storeDown {
 			r.Status = "degraded"

@@ -151,8 +151,9 @@ type work struct {
 	limits       []LimitState
 	counters     []ratelimit.Counter
 	tenantLimits int
-	// refused says which groups admitted nothing.
+	// refused says which groups admitted nothing, and refusal is what the store calls the last of it, nil for nothing.
 	refused [2]bool
+	refusal *ratelimit.Refusal
 	// all makes both groups answer, whatever the first says (Status).
 	all bool
 
@@ -242,6 +243,9 @@ func (e *Engine) apply(ctx context.Context, w *work, g group, out *ratelimit.Out
 	}
 	admitted := out.Admitted > 0
 	w.refused[g] = !admitted
+	if out.Refusal != nil {
+		w.refusal = out.Refusal
+	}
 	for i := range out.Counters {
 		l, state := &w.limits[from+i], &out.Counters[i]
 		if out.Source == ratelimit.SourceNone || state.Effective == "" {

@@ -1,7 +1,6 @@
 package decision
 
 import (
-	"net/netip"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -38,13 +37,13 @@ func (e *Engine) preparedFor(s *tenants.Snapshot) *preparedTenants {
 	return p
 }
 
-func (p *preparedTenants) tenant(t *tenants.TenantView) *preparedTenant {
+func (p *preparedTenants) tenant(installation string, t *tenants.TenantView) *preparedTenant {
 	if found, ok := p.views.Load(t); ok {
 		if prepared, ok := found.(*preparedTenant); ok {
 			return prepared
 		}
 	}
-	prepared := &preparedTenant{group: strconv.FormatInt(t.ID, 10), keys: make([]ratelimit.Key, len(t.Limits))}
+	prepared := &preparedTenant{group: installation + "/" + strconv.FormatInt(t.ID, 10), keys: make([]ratelimit.Key, len(t.Limits))}
 	for i := range t.Limits {
 		if limit := &t.Limits[i].Rule.Limit; limit.Scope == ratelimit.ScopeTenant {
 			prepared.keys[i] = ratelimit.CounterKey(ratelimit.Subject{Group: prepared.group, Generation: t.Generation, Scope: limit.Scope}, limit)
@@ -91,7 +90,7 @@ func planName(t *tenants.TenantView) string {
 // planTenant adds the limits of the plan: those of scope tenant always, of user and key when the hit names one.
 func (w *work) planTenant(f *facts, m moment) {
 	t := w.hit.Tenant
-	prepared := m.prepared.tenant(t)
+	prepared := m.prepared.tenant(m.snapshot.Installation, t)
 	for i := range t.Limits {
 		effective := &t.Limits[i]
 		limit := effective.LimitAt(m.now)
@@ -127,14 +126,12 @@ func (w *work) planAddress(f *facts, m moment) {
 			continue
 		}
 		if group == "" {
-			group = addressGroupName(w.hit.Address)
+			group = m.snapshot.Installation + "/" + w.hit.Address.Masked().String()
 		}
 		subject := ratelimit.Subject{Group: group, Scope: ratelimit.ScopeAddress, ID: group}
 		w.add(&rule.Limit, nil, ratelimit.CounterKey(subject, &rule.Limit), m.shadow)
 	}
 }
-
-func addressGroupName(p netip.Prefix) string { return p.Masked().String() }
 
 func (w *work) add(l *ratelimit.Limit, o *tenants.Override, key ratelimit.Key, shadow bool) {
 	w.limits = append(w.limits, LimitState{Limit: l, Override: o, Source: ratelimit.SourceNone})

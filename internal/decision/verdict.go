@@ -13,7 +13,7 @@ func (e *Engine) conclude(w *work, m moment) (*Decision, error) {
 		return nil, w.err
 	}
 	d := &w.decision
-	d.ID = e.ids.next(m.now)
+	d.ID = e.idOf(w, m.now)
 	d.Limits = w.limits
 	if w.refused[addressGroup] && !w.all {
 		d.Limits = w.limits[w.tenantLimits:]
@@ -50,6 +50,17 @@ func (e *Engine) conclude(w *work, m moment) (*Decision, error) {
 		e.record(&w.hit, d)
 	}
 	return d, nil
+}
+
+// idOf is a new id, but for a repeated refusal the id of the one it repeats: what can be told of it was recorded under that.
+func (e *Engine) idOf(w *work, now time.Time) string {
+	if w.refusal == nil {
+		return e.ids.next(now)
+	}
+	if id := w.refusal.Name(); id != "" {
+		return id
+	}
+	return w.refusal.Call(e.ids.next(now))
 }
 
 // watches reports whether a limit is never part of the verdict.

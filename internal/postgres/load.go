@@ -58,8 +58,8 @@ func (l *loading) run(ctx context.Context) error {
 func (l *loading) head(ctx context.Context) error {
 	var deletionsSince, modeChanged int64
 	var mode *string
-	err := l.q.QueryRow(ctx, `SELECT version, deletions_since, mode, mode_changed_in FROM config_version`).
-		Scan(&l.into.Version, &deletionsSince, &mode, &modeChanged)
+	err := l.q.QueryRow(ctx, `SELECT version, installation, deletions_since, mode, mode_changed_in FROM config_version`).
+		Scan(&l.into.Version, &l.into.Installation, &deletionsSince, &mode, &modeChanged)
 	if err != nil {
 		return fmt.Errorf("configuration version: %w", err)
 	}

@@ -13,8 +13,8 @@ const keyVersion = 1
 
 // Subject is one concrete counter owner, with the group it shares a cluster slot with.
 type Subject struct {
-	// Group is the tenant's immutable id, or for ScopeAddress the address prefix as text. All counters of one group
-	// hash to one slot.
+	// Group is the installation and the tenant's immutable id, or for ScopeAddress the address prefix as text. All
+	// counters of one group hash to one slot.
 	Group string
 	// Generation is the group's reset generation: a reset is one increment, and no cached, Redis or Postgres counter
 	// survives it.

@@ -100,6 +100,7 @@ func (b *builder) build(c *Changes) *Snapshot {
 	if c.AddressPolicy != nil {
 		b.next.AddressRules = c.AddressPolicy.Limits
 	}
+	b.next.Installation = c.Installation
 	if c.Mode != nil {
 		b.next.StoredMode = *c.Mode
 	}

@@ -51,6 +51,8 @@ type Snapshot struct {
 	ConfirmedAt time.Time
 	// AddressRules is the address policy.
 	AddressRules []Rule
+	// Installation tells the counters of this database's tenants from those of another one on the same Redis.
+	Installation string
 	// StoredMode is the mode an administrator set; empty when nobody has.
 	StoredMode ratelimit.Mode
 

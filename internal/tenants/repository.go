@@ -136,7 +136,9 @@ type Loader interface {
 
 // Changes is what a Loader found. Deleted lists the ids that are gone. Full means the lists are complete and replace all.
 type Changes struct {
-	Version       int64
+	Version int64
+	// Installation is the database's own id.
+	Installation  string
 	Full          bool
 	Plans         []Plan
 	Tenants       []Tenant
