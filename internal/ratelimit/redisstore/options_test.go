@@ -88,6 +88,7 @@ func TestRefusedURLsAreNotRepeated(t *testing.T) {
 		"", "canary", "redis://", "http://u:canary@h", "redis://u:canary@", "redis://:can/ary@h", "redis://u:canary@h:port",
 		"redis://u:canary@h/x", "redis://u:canary@h/-1", "redis://u:canary@h?timeout=canary", "redis://u:canary@a,b/1",
 		"redis+sentinel://u:canary@a", "redis://u:canary@a,rediss://b", "redis://u:%zzcanary@h", "redis://u:canary@h?cluster=canary",
+		"redis://u:12?canary@h", "redis://u:12?canary=1@h", "redis://u:12#canary@h", "redis+sentinel://u:12/canary@h/main",
 	} {
 		_, err := New(Config{URL: url, Now: time.Now}, slog.New(slog.DiscardHandler))
 		require.Error(t, err, url)

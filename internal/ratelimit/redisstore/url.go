@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/url"
 	"strconv"
@@ -23,6 +22,9 @@ type target struct {
 // errURL deliberately says nothing that the URL said: any part of a malformed one may be a password.
 var errURL = errors.New(`not a Redis URL: want redis://[user:password@]host:port[/db] (percent-encode special characters in the password)`)
 
+// errParameter does not name it either: after a question mark in a password stands the rest of the password.
+var errParameter = errors.New("the Redis URL has an unknown parameter (percent-encode special characters in the password)")
+
 // parseURL understands the forms that Config.URL documents.
 func parseURL(raw string) (*target, error) {
 	t := &target{}
@@ -33,7 +35,7 @@ func parseURL(raw string) (*target, error) {
 			part = scheme + "://" + part
 		}
 		u, err := url.Parse(part)
-		if err != nil || u.Host == "" || u.Hostname() == "" || u.Opaque != "" || (i > 0 && u.Scheme != scheme) {
+		if err != nil || u.Host == "" || u.Hostname() == "" || u.Opaque != "" || u.Fragment != "" || (i > 0 && u.Scheme != scheme) {
 			return nil, errURL
 		}
 		scheme = u.Scheme
@@ -82,6 +84,9 @@ func (t *target) setScheme(scheme string, path *string) error {
 		t.cluster = len(t.addrs) > 1
 	case "redis+sentinel", "rediss+sentinel":
 		t.master, *path, _ = strings.Cut(*path, "/")
+		if strings.Contains(t.master, "@") { // what follows a slash in a password
+			return errURL
+		}
 		if t.master == "" {
 			return errors.New("a Sentinel URL names its master: redis+sentinel://host:26379/master")
 		}
@@ -107,7 +112,7 @@ func (t *target) setQuery(query url.Values) error {
 		case name == "sentinel_password" && t.master != "":
 			t.sentinelPassword = value
 		default:
-			return fmt.Errorf("the Redis URL has an unknown parameter %q", name)
+			return errParameter
 		}
 	}
 	return nil
