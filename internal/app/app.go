@@ -103,7 +103,7 @@ func (a *App) openStores(ctx context.Context) error {
 	a.poller = tenants.NewPoller(a.directory, a.repository, tenants.PollerOptions{
 		Clock: a.now, Log: a.log, OnBroken: countBroken(a.metrics),
 	})
-	a.stores, err = openStores(ctx, a.cfg, a.now, a.log)
+	a.stores, err = openStores(ctx, a.cfg, a.now, a.log, countFlights(a.metrics))
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (a *App) openListeners(ctx context.Context) error {
 		return &SettingError{Name: "PEGEL_CLIENT_IP_HEADER", Reason: err.Error()}
 	}
 	engine := decision.New(decision.Config{
-		Store: a.stores.failover, Directory: a.directory, Recorder: newCountedRecorder(a.usage, a.metrics), Now: a.now, Mode: ratelimit.Mode(a.cfg.Mode),
+		Store: a.stores.denials, Directory: a.directory, Recorder: newCountedRecorder(a.usage, a.metrics), Now: a.now, Mode: ratelimit.Mode(a.cfg.Mode),
 		IPv6Prefix: a.cfg.IPv6Prefix, Log: a.log,
 	})
 	holder := decision.NewHolder(a.cfg.HeldPerTenant, a.cfg.HeldTotal, nil)

@@ -24,6 +24,7 @@ func newMetrics(version string) *prometheus.Registry {
 
 // observe registers the replica's own numbers, read when they are scraped.
 func (a *App) observe(holder *decision.Holder) {
+	a.observeBatching()
 	gauge := func(name, help string, value func() float64) {
 		a.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
@@ -55,6 +56,40 @@ func (a *App) observe(holder *decision.Holder) {
 		a.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "pegel_decision_source", Help: "1 for the store that decides now.", ConstLabels: prometheus.Labels{"source": string(source)},
 		}, func() float64 { return truth(a.health.source() == source) }))
+	}
+}
+
+// observeBatching registers how decisions share calls of a store, and how many needed none.
+func (a *App) observeBatching() {
+	batcher, denials := a.stores.batcher, a.stores.denials
+	a.metrics.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pegel_flights", Help: "Calls of a store under way."},
+			func() float64 { return float64(batcher.Stats().Flying) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pegel_charges_waiting", Help: "Different charges that wait for the next call of a store."},
+			func() float64 { return float64(batcher.Stats().Charges) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "pegel_charges_shed_total", Help: "Charges that could not wait for a store: on_store_failure decided.",
+		}, func() float64 { return float64(batcher.Stats().Busy) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "pegel_charges_refused_from_memory_total", Help: "Charges refused without asking a store, because it had just refused the same.",
+		}, func() float64 { return float64(denials.Stats().Answered) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pegel_remembered_refusals", Help: "Counters that are remembered as full."},
+			func() float64 { return float64(denials.Stats().Keys) }),
+	)
+}
+
+// countFlights observes how many charges, and hits merged into them, share a call of a store.
+func countFlights(r prometheus.Registerer) func(charges int, hits int64) {
+	sizes := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "pegel_flight_charges", Help: "Different charges that share a call of a store.", Buckets: prometheus.ExponentialBuckets(1, 2, 10),
+	})
+	hits := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "pegel_flight_hits_total", Help: "Hits that calls of a store settled, merged ones included.",
+	})
+	r.MustRegister(sizes, hits)
+	return func(charges int, n int64) {
+		sizes.Observe(float64(charges))
+		hits.Add(float64(n))
 	}
 }
 

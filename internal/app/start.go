@@ -97,9 +97,11 @@ func (a *App) work(ctx context.Context) {
 	all.Wait()
 }
 
-// prune deletes counters that no decision needs any more. Every replica does, a little out of step with the others.
+// prune forgets counters that no decision needs any more: here, and in Postgres. Every replica does, a little out of step with
+// the others.
 func (a *App) prune(ctx context.Context) {
 	for sleep(ctx, pruneEvery/2+rand.N(pruneEvery)) { //nolint:gosec // jitter is no secret
+		a.stores.sweep()
 		for {
 			limit, cancel := context.WithTimeout(ctx, pruneLimit)
 			n, err := a.stores.postgres.Prune(limit, pruneBatch)

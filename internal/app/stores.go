@@ -15,23 +15,20 @@ import (
 )
 
 const (
-	// Each store's calls go out on so many flights at one time; what arrives meanwhile is merged into the next one. Few
-	// flights merge more, several keep a store busy while an answer is on its way.
-	redisFlights    = 4
-	postgresFlights = 4
-	// redisWaiting and postgresWaiting bound the hits that wait for a store. Postgres' is its own, so that all of Redis'
-	// traffic cannot drown it: what finds no place is decided by the limits' on_store_failure.
-	redisWaiting    = 8192
-	postgresWaiting = 1024
-
+	// redisCalls bounds the calls that Redis works on at one time. There are as many as there are flights, and those that
+	// somebody has left before they ended.
+	redisCalls = 64
 	closeLimit = 2 * time.Second
 )
 
-// stores is everything counters may live in, put together so that the engine sees one Store: Redis when it is
-// configured, then Postgres, then what each limit says about a failure, each behind a batcher and a guard.
+// stores is everything counters may live in, put together so that the engine sees one Store: what was refused is refused from
+// memory; the rest is merged into few calls; each goes to Redis when it is configured, then to Postgres, then to what each limit
+// says about a failure. Every store is behind a deadline and a breaker.
 type stores struct {
+	denials  *ratelimit.DenyCache // what the engine asks
+	batcher  *ratelimit.Batcher
 	failover *ratelimit.Failover
-	batchers []*ratelimit.Batcher
+	local    *ratelimit.Memory
 	postgres *pgstore.Store
 	pool     *pgxpool.Pool     // decisions only, so that administration never takes their connections
 	redis    *redisstore.Store // nil without Redis
@@ -41,8 +38,10 @@ type stores struct {
 	redisProbe    *probe // nil without Redis
 }
 
-// openStores makes them; nothing connects before it is used.
-func openStores(ctx context.Context, cfg *Config, now func() time.Time, log *slog.Logger) (*stores, error) {
+// openStores makes them; nothing connects before it is used. Flown is told of every call that decisions were merged into.
+func openStores(
+	ctx context.Context, cfg *Config, now func() time.Time, log *slog.Logger, flown func(charges int, hits int64),
+) (*stores, error) {
 	s := &stores{log: log}
 	pool, err := pgstore.PoolConfig(string(cfg.DatabaseURL), cfg.DatabasePoolSize, cfg.DatabaseDecisionTimeout)
 	if err != nil {
@@ -65,20 +64,28 @@ func openStores(ctx context.Context, cfg *Config, now func() time.Time, log *slo
 			return nil, &SettingError{Name: "PEGEL_REDIS_URL", Reason: err.Error()}
 		}
 		s.redisProbe = &probe{name: "redis", ask: s.redis.Ping, now: now, log: log}
-		guards = append(guards, s.guard(s.redis, redisFlights, redisWaiting, cfg.RedisTimeout, now))
+		guards = append(guards, s.guard(s.redis, redisCalls, cfg.RedisTimeout, now))
 	}
-	guards = append(guards, s.guard(s.postgres, postgresFlights, postgresWaiting, cfg.DatabaseDecisionTimeout, now))
-	s.failover = ratelimit.NewFailover(ratelimit.FailoverConfig{
-		Stores: guards, Local: ratelimit.NewMemory(ratelimit.MonotonicMicros(now), 0), Now: now, Log: log,
+	guards = append(guards, s.guard(s.postgres, cfg.DatabasePoolSize, cfg.DatabaseDecisionTimeout, now))
+	s.local = ratelimit.NewMemory(ratelimit.MonotonicMicros(now), 0)
+	s.failover = ratelimit.NewFailover(ratelimit.FailoverConfig{Stores: guards, Local: s.local, Now: now, Log: log})
+	s.batcher = ratelimit.NewBatcher(s.failover, ratelimit.BatcherConfig{
+		// What waits longer than Postgres may take for an answer would come too late: on_store_failure decides.
+		Patience: cfg.DatabaseDecisionTimeout, Now: now, Full: s.failover.Nobody(), Flown: flown,
 	})
+	s.denials = ratelimit.NewDenyCache(s.batcher, now, 0)
 	return s, nil
 }
 
-// guard puts a store behind a batcher, a deadline and a breaker.
-func (s *stores) guard(store ratelimit.Store, flights, waiting int, timeout time.Duration, now func() time.Time) *ratelimit.Guard {
-	b := ratelimit.NewBatcher(store, ratelimit.BatcherConfig{Flights: flights, Queue: waiting})
-	s.batchers = append(s.batchers, b)
-	return ratelimit.NewGuard(ratelimit.GuardConfig{Store: b, Timeout: timeout, MaxInFlight: waiting, Now: now, Log: s.log})
+// guard puts a store behind a deadline and a breaker.
+func (s *stores) guard(store ratelimit.Store, calls int, timeout time.Duration, now func() time.Time) *ratelimit.Guard {
+	return ratelimit.NewGuard(ratelimit.GuardConfig{Store: store, Timeout: timeout, MaxInFlight: calls, Now: now, Log: s.log})
+}
+
+// sweep gives back the memory of what is over.
+func (s *stores) sweep() {
+	s.local.Sweep()
+	s.denials.Sweep()
 }
 
 // watch probes the stores until ctx ends.
@@ -165,6 +172,7 @@ func (s *stores) since() time.Time {
 func (s *stores) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, closeLimit)
 	defer cancel()
+	s.batcher.Close() // its flights end by the deadlines of the stores
 	if err := s.failover.Close(ctx); err != nil {
 		s.log.Warn("calls of a store were cut", slog.Any("error", err))
 	}
@@ -172,9 +180,6 @@ func (s *stores) close(ctx context.Context) {
 		if err := s.redis.Close(); err != nil {
 			s.log.Warn("Redis connections did not close in order", slog.Any("error", err))
 		}
-	}
-	for _, b := range s.batchers {
-		b.Close()
 	}
 	s.pool.Close()
 }

@@ -4,89 +4,195 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // ErrBusy is what a Batcher answers when its queue is full. It wraps ErrUnavailable: nothing was counted.
 var ErrBusy = fmt.Errorf("%w: too many charges are waiting", ErrUnavailable)
 
-// BatcherConfig bounds a Batcher.
+// BatcherConfig bounds a Batcher. The zero value of a field is its default.
 type BatcherConfig struct {
-	// Flights is how many calls of the store may be under way at one time; at least 1.
+	// Flights is how many calls of the store may be under way at one time, default 2: one merges a little more, but then
+	// everybody waits for a slow call.
 	Flights int
-	// Queue is how many different charges may wait for the next flight. A charge beyond it gets ErrBusy.
+	// Size is how many different charges fly together, default 256: it bounds how long one call of the store takes. A single
+	// call that brings more flies alone.
+	Size int
+	// Share is how many of them may belong to one group, so that a tenant with many users leaves room for the others on every
+	// flight: default a quarter of Size. It is judged when a call comes; the call itself may exceed it.
+	Share int
+	// Queue is how many flights may wait, default 32. What finds no place on any of them is decided by Full.
 	Queue int
-	// GroupShare is how many of them may belong to one group, so that one tenant with many users cannot take every
-	// place; 0: a quarter of Queue.
-	GroupShare int
+	// Patience is how long a flight may wait before it is decided by Full instead of the store; 0: however long it takes.
+	Patience time.Duration
+	// Now is a clock with a monotonic reading, time.Now in production. Patience needs it.
+	Now func() time.Time
+	// Full decides charges that cannot wait; nil: they get ErrBusy. Nothing of them is counted in the store.
+	Full Store
+	// Flown, when it is set, is told of every flight: its different charges and all their hits. It must be fast.
+	Flown func(charges int, hits int64)
 }
+
+// The defaults of BatcherConfig.
+const (
+	defaultFlights     = 2
+	defaultFlightSize  = 256
+	defaultFlightQueue = 32
+)
 
 // Batcher decorates a Store with adaptive batching: while the allowed number of flights is under way, arriving charges
 // wait, identical ones merged into one; the next flight takes them all. There is no timer: an idle store is asked at once.
 // Every merged hit gets its own place in the answer, as if the hits had been decided one by one in the order they came.
 //
-// A caller that leaves while it waits gets its context's error; its hits stay in the batch, are counted if they fit, and
-// nobody else notices. It is safe for concurrent use. Close waits for the flights.
+// A charge waits for at most the flights in front of it, (Queue + 1) ÷ Flights calls of the store, and for Patience. A caller that leaves
+// while it waits gets its context's error; its hits stay on the flight, are counted if they fit, and nobody else notices. So
+// the counters of a charge must not be changed after Decide was called. It is safe for concurrent use. Close waits for
+// the flights.
 type Batcher struct {
 	store Store
 	cfg   BatcherConfig
 	owner sync.WaitGroup
+	spare sync.Pool // of *batch
+	busy  atomic.Int64
 
 	mu      sync.Mutex
 	flights int
-	waiting *batch
+	waiting []*batch // in the order they will fly
 }
 
 // NewBatcher decorates store.
 func NewBatcher(store Store, cfg BatcherConfig) *Batcher {
-	cfg.Flights = max(1, cfg.Flights)
-	cfg.Queue = max(1, cfg.Queue)
-	if cfg.GroupShare <= 0 {
-		cfg.GroupShare = max(1, cfg.Queue/4)
+	if cfg.Flights <= 0 {
+		cfg.Flights = defaultFlights
 	}
-	return &Batcher{store: store, cfg: cfg}
+	if cfg.Size <= 0 {
+		cfg.Size = defaultFlightSize
+	}
+	if cfg.Share <= 0 {
+		cfg.Share = max(1, cfg.Size/4)
+	}
+	if cfg.Queue <= 0 {
+		cfg.Queue = defaultFlightQueue
+	}
+	return &Batcher{store: store, cfg: cfg, spare: sync.Pool{New: func() any { return new(batch) }}}
 }
 
 // Source is the store's.
 func (b *Batcher) Source() Source { return b.store.Source() }
 
+// BatcherStats is what a Batcher does now, and has done since it was made.
+type BatcherStats struct {
+	// Flying and Waiting are flights, and Charges the different charges on the waiting ones.
+	Flying, Waiting, Charges int
+	// Busy is how many charges found no place, or waited too long.
+	Busy int64
+}
+
+// Stats reads the numbers.
+func (b *Batcher) Stats() BatcherStats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := BatcherStats{Flying: b.flights, Waiting: len(b.waiting), Busy: b.busy.Load()}
+	for _, w := range b.waiting {
+		s.Charges += len(w.charges)
+	}
+	return s
+}
+
 // Close waits for the flights under way. No Decide may be called after it.
 func (b *Batcher) Close() { b.owner.Wait() }
 
-// Decide puts the charges on the next flight and waits for its answer. Charges of one call keep their order.
+// Decide puts the charges on the next flight that has room and waits for its answer. Charges of one call keep their order.
 func (b *Batcher) Decide(ctx context.Context, charges []Charge, out []Outcome) error {
 	if len(charges) == 0 {
 		return nil
 	}
 	b.mu.Lock()
-	if b.flights < b.cfg.Flights && b.waiting == nil {
+	if b.flights < b.cfg.Flights && len(b.waiting) == 0 {
 		b.flights++
 		b.mu.Unlock()
-		defer b.land(ctx)
-		return b.store.Decide(ctx, charges, out)
+		return b.lead(ctx, charges, out)
 	}
-	if b.waiting == nil {
-		b.waiting = newBatch()
-	}
-	waiting := b.waiting
-	seats, err := waiting.board(charges, &b.cfg)
+	flight, at := b.board(charges)
 	b.mu.Unlock()
-	if err != nil {
+	if flight == nil {
+		return b.full(ctx, charges, out)
+	}
+	return b.await(ctx, flight, at, charges, out)
+}
+
+// lead opens a flight. On a machine that has other work it first lets that run: callers that are about to come then fly
+// together instead of one by one. On an idle machine this takes no time.
+func (b *Batcher) lead(ctx context.Context, charges []Charge, out []Outcome) error {
+	runtime.Gosched()
+	b.mu.Lock()
+	if len(b.waiting) == 0 {
+		b.mu.Unlock()
+		defer b.land(ctx)
+		err := b.store.Decide(ctx, charges, out)
+		b.flown(charges)
 		return err
 	}
+	flight, at := b.board(charges)
+	b.mu.Unlock()
+	b.land(ctx)
+	if flight == nil {
+		return b.full(ctx, charges, out)
+	}
+	return b.await(ctx, flight, at, charges, out)
+}
+
+// await waits for the answer to a call that has boarded from the given seat on.
+func (b *Batcher) await(ctx context.Context, flight *batch, at int, charges []Charge, out []Outcome) error {
 	select {
-	case <-waiting.landed:
+	case <-flight.landed:
 	case <-ctx.Done():
+		b.leave(flight)
 		return ctx.Err()
 	}
-	if waiting.err != nil {
-		return waiting.err
+	err := flight.err
+	if err == nil {
+		for i := range charges {
+			flight.answer(flight.seats[at+i], &charges[i], &out[i])
+		}
 	}
-	for i := range charges {
-		waiting.answer(seats[i], &charges[i], &out[i])
+	b.leave(flight)
+	return err
+}
+
+// full is the answer to charges that cannot wait.
+func (b *Batcher) full(ctx context.Context, charges []Charge, out []Outcome) error {
+	b.busy.Add(int64(len(charges)))
+	if b.cfg.Full == nil {
+		return ErrBusy
 	}
-	return nil
+	return b.cfg.Full.Decide(ctx, charges, out)
+}
+
+// board finds a flight for a call and returns its first seat there; nil when there is none. The caller holds the lock.
+func (b *Batcher) board(charges []Charge) (*batch, int) {
+	for _, w := range b.waiting {
+		if at, ok := w.board(charges, &b.cfg); ok {
+			return w, at
+		}
+	}
+	if len(b.waiting) == b.cfg.Queue {
+		return nil, 0
+	}
+	w, ok := b.spare.Get().(*batch)
+	if !ok {
+		w = new(batch)
+	}
+	w.open()
+	if b.cfg.Patience > 0 {
+		w.opened = b.cfg.Now()
+	}
+	b.waiting = append(b.waiting, w)
+	at, _ := w.board(charges, &b.cfg) // an empty flight takes any call
+	return w, at
 }
 
 // land ends a flight and starts the next one if charges have been waiting.
@@ -99,149 +205,56 @@ func (b *Batcher) land(ctx context.Context) {
 // fly takes one batch after the other to the store until nothing waits. The store bounds each call itself.
 func (b *Batcher) fly(ctx context.Context, flight *batch) {
 	for ; flight != nil; flight = b.next() {
-		flight.err = b.store.Decide(ctx, flight.charges, flight.out)
+		flight.err = b.ask(ctx, flight)
 		if flight.err != nil && !errors.Is(flight.err, ErrUnavailable) {
 			flight.err = fmt.Errorf("%w: %w", ErrUnavailable, flight.err) // nobody's own cancellation: the flight has none
 		}
 		close(flight.landed)
+		b.leave(flight)
+		runtime.Gosched() // whom this flight has answered may be about to ask again
 	}
+}
+
+// ask has a flight decided: by the store, unless it has waited for too long.
+func (b *Batcher) ask(ctx context.Context, flight *batch) error {
+	if b.cfg.Patience > 0 && b.cfg.Now().Sub(flight.opened) > b.cfg.Patience {
+		return b.full(ctx, flight.charges, flight.out)
+	}
+	err := b.store.Decide(ctx, flight.charges, flight.out)
+	b.flown(flight.charges)
+	return err
+}
+
+func (b *Batcher) flown(charges []Charge) {
+	if b.cfg.Flown == nil {
+		return
+	}
+	var hits int64
+	for i := range charges {
+		hits += charges[i].Hits
+	}
+	b.cfg.Flown(len(charges), hits)
 }
 
 // next is the batch that may fly now; nil, and one flight fewer, when nothing waits.
 func (b *Batcher) next() *batch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	next := b.waiting
-	b.waiting = nil
-	if next == nil {
+	if len(b.waiting) == 0 {
 		b.flights--
 		return nil
 	}
-	next.out = make([]Outcome, len(next.charges))
+	next := b.waiting[0]
+	n := copy(b.waiting, b.waiting[1:])
+	b.waiting[n] = nil
+	b.waiting = b.waiting[:n]
+	next.out = resized(next.out, len(next.charges))
 	return next
 }
 
-// batch is the charges of one flight. It is filled under the Batcher's lock, and read-only once it has landed.
-type batch struct {
-	charges []Charge
-	out     []Outcome
-	err     error
-	landed  chan struct{}
-	// last finds the newest charge that one like it may be merged into.
-	last   map[identity]int
-	groups map[string]int
-}
-
-// identity is what identical charges have in common, up to a comparison of their further counters.
-type identity struct {
-	first Key
-	cost  int64
-}
-
-// seat is where a caller's hits are: in which charge, and behind how many others.
-type seat struct {
-	charge int
-	behind int64
-}
-
-func newBatch() *batch {
-	return &batch{landed: make(chan struct{}), last: make(map[identity]int), groups: make(map[string]int)}
-}
-
-// board finds a place for every charge of one call, or for none of them.
-func (b *batch) board(charges []Charge, cfg *BatcherConfig) ([]seat, error) {
-	if len(b.charges) > 0 && len(b.charges)+len(charges) > cfg.Queue {
-		return nil, ErrBusy
-	}
-	seats := make([]seat, len(charges))
-	floor := 0 // a charge never goes in front of an earlier one of its own call
-	for i := range charges {
-		c := &charges[i]
-		if into, ok := b.twin(c, floor); ok {
-			seats[i] = seat{charge: into, behind: b.charges[into].Hits}
-			b.charges[into].Hits += c.Hits
-			floor = into
-			continue
-		}
-		if i == 0 && len(c.Counters) > 0 {
-			group := c.Counters[0].Key.group()
-			if b.groups[group] >= cfg.GroupShare {
-				return nil, ErrBusy
-			}
-		}
-		floor = len(b.charges)
-		seats[i] = seat{charge: floor}
-		b.append(c)
-	}
-	return seats, nil
-}
-
-func (b *batch) append(c *Charge) {
-	if len(c.Counters) > 0 {
-		b.groups[c.Counters[0].Key.group()]++
-		if c.mergeable() {
-			b.last[identity{c.Counters[0].Key, c.Cost}] = len(b.charges)
-		}
-	}
-	b.charges = append(b.charges, *c)
-}
-
-// twin finds an identical charge at or behind floor.
-func (b *batch) twin(c *Charge, floor int) (int, bool) {
-	if !c.mergeable() {
-		return 0, false
-	}
-	into, ok := b.last[identity{c.Counters[0].Key, c.Cost}]
-	if !ok || into < floor || !sameCounters(b.charges[into].Counters, c.Counters) {
-		return 0, false
-	}
-	return into, true
-}
-
-// mergeable reports whether hits of this charge can be decided together with others: they take something.
-func (c *Charge) mergeable() bool { return c.Kind == Take && c.Cost > 0 && len(c.Counters) > 0 }
-
-func sameCounters(a, b []Counter) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i].Key != b[i].Key || a[i].Shadow != b[i].Shadow || a[i].Limit != b[i].Limit && *a[i].Limit != *b[i].Limit {
-			return false
-		}
-	}
-	return true
-}
-
-// answer gives a caller the outcome of its own hits out of the merged one's.
-func (b *batch) answer(s seat, c *Charge, out *Outcome) {
-	all := &b.out[s.charge]
-	counters := append(out.Counters[:0], all.Counters...)
-	*out = Outcome{Admitted: all.Admitted, Counters: counters, Source: all.Source, Err: all.Err}
-	if !c.mergeable() || b.charges[s.charge].Hits == c.Hits {
-		return
-	}
-	out.Admitted = min(max(0, all.Admitted-s.behind), c.Hits)
-	for i := range counters {
-		counters[i].place(c.Counters[i].Limit, c.Cost, s.behind, c.Hits, min(all.Admitted, all.Counters[i].Charged))
-	}
-}
-
-// place turns the state after all merged hits into the one after the hits behind…behind+hits, of which the first
-// `charged` of all were charged here.
-func (s *CounterState) place(l *Limit, cost, behind, hits, charged int64) {
-	mine := min(max(0, charged-behind), hits)
-	s.Charged = mine
-	if mine == 0 { // after everybody that got in
-		s.Delay, s.DelayStep = 0, 0
-		return
-	}
-	s.Delay += time.Duration(behind) * s.DelayStep
-	units := l.UnitsPerHit(cost)
-	later := (charged - behind - mine) * units // taken by the hits behind these
-	s.Used = max(0, s.Used-later)
-	s.Remaining = max(0, l.Quota-s.Used)
-	if s.Remaining >= units {
-		s.RetryAfter = 0
+// leave says that a caller, or the flight itself, is done with a batch; the last one keeps its memory for the next.
+func (b *Batcher) leave(flight *batch) {
+	if flight.aboard.Add(-1) == 0 && flight.close() {
+		b.spare.Put(flight)
 	}
 }

@@ -3,8 +3,10 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,7 +34,8 @@ func TestMergedHitsAreAnsweredOneByOne(t *testing.T) {
 		}
 		clock := func() int64 { return 1_000_000_000 }
 		merged, single := NewMemory(clock, 0), NewMemory(clock, 0)
-		flight := newBatch()
+		flight := &batch{}
+		flight.open()
 		type call struct {
 			charges []Charge
 			seats   []seat
@@ -43,9 +46,9 @@ func TestMergedHitsAreAnsweredOneByOne(t *testing.T) {
 			for range rapid.IntRange(1, 4).Draw(t, "charges") {
 				c.charges = append(c.charges, charge("g"+strconv.Itoa(rapid.IntRange(0, 1).Draw(t, "group"))))
 			}
-			var err error
-			c.seats, err = flight.board(c.charges, &BatcherConfig{Queue: 1000, GroupShare: 1000})
-			require.NoError(t, err)
+			at, ok := flight.board(c.charges, &BatcherConfig{Size: 1000, Share: 1000})
+			require.True(t, ok)
+			c.seats = flight.seats[at:]
 			for i := 1; i < len(c.seats); i++ {
 				require.GreaterOrEqual(t, c.seats[i].charge, c.seats[i-1].charge, "a call's charges keep their order")
 			}
@@ -107,9 +110,9 @@ func gated(t *testing.T, quota int64, cfg BatcherConfig) (*gate, *Batcher, func(
 func (b *Batcher) waitingHits() (hits int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.waiting != nil {
-		for i := range b.waiting.charges {
-			hits += b.waiting.charges[i].Hits
+	for _, w := range b.waiting {
+		for i := range w.charges {
+			hits += w.charges[i].Hits
 		}
 	}
 	return hits
@@ -118,7 +121,7 @@ func (b *Batcher) waitingHits() (hits int64) {
 // While one flight is under way the rest waits, and goes out as one charge.
 func TestWaitingHitsFlyAsOneCharge(t *testing.T) {
 	t.Parallel()
-	g, b, charge := gated(t, 40, BatcherConfig{Flights: 1, Queue: 10})
+	g, b, charge := gated(t, 40, BatcherConfig{Flights: 1})
 	var callers sync.WaitGroup
 	admitted := make(chan int64, 101)
 	decide := func() {
@@ -149,7 +152,7 @@ func TestWaitingHitsFlyAsOneCharge(t *testing.T) {
 // A caller that leaves gets its own error, the others their answer; a full queue and a failed flight have defined answers.
 func TestBatcherUnderTrouble(t *testing.T) {
 	t.Parallel()
-	g, b, charge := gated(t, 10, BatcherConfig{Flights: 1, Queue: 2, GroupShare: 2})
+	g, b, charge := gated(t, 10, BatcherConfig{Flights: 1, Size: 2, Share: 2, Queue: 1})
 	results := make(chan error, 8)
 	decide := func(ctx context.Context, group string) {
 		results <- b.Decide(ctx, []Charge{charge(group)}, make([]Outcome, 1))
@@ -172,4 +175,130 @@ func TestBatcherUnderTrouble(t *testing.T) {
 	require.ErrorIs(t, <-results, ErrUnavailable)
 	callers.Wait()
 	b.Close()
+}
+
+// A tenant with many users leaves room for others on every flight, and what finds no place is decided by what its limits say
+// about failures: open ones allow and say so, closed ones do not decide.
+func TestOneGroupCannotTakeEveryPlace(t *testing.T) {
+	t.Parallel()
+	cfg := BatcherConfig{Flights: 1, Size: 8, Queue: 3}
+	f := NewFailover(FailoverConfig{Local: NewMemory(func() int64 { return 1 }, 0), Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	cfg.Full = f.Nobody()
+	g, b, charge := gated(t, 100, cfg)
+	var callers sync.WaitGroup
+	decide := func(c Charge) (out [1]Outcome) {
+		require.NoError(t, b.Decide(context.Background(), []Charge{c}, out[:]))
+		return out
+	}
+	user := func(group string, i int) Charge {
+		c := charge(group)
+		l := c.Counters[0].Limit
+		c.Counters = []Counter{{Key: CounterKey(Subject{Group: group, Scope: ScopeUser, ID: strconv.Itoa(i)}, l), Limit: l}}
+		return c
+	}
+	callers.Go(func() { decide(charge("first")) })
+	<-g.entered
+	for i := range 3 * 2 { // a quarter of 8 on each of 3 flights
+		callers.Go(func() { require.EqualValues(t, 1, decide(user("flood", i))[0].Admitted) })
+		require.Eventually(t, func() bool { return b.waitingHits() == int64(i+1) }, 5*time.Second, time.Millisecond)
+	}
+	require.Equal(t, 3, b.Stats().Waiting)
+
+	beyond := decide(user("flood", 7))
+	require.EqualValues(t, 1, beyond[0].Admitted)
+	require.Equal(t, SourceNone, beyond[0].Source)
+	closed := user("flood", 8)
+	limit := *closed.Counters[0].Limit
+	limit.OnStoreFailure = FailClosed
+	closed.Counters[0].Limit = &limit
+	require.ErrorIs(t, decide(closed)[0].Err, ErrClosed)
+	limit.OnStoreFailure = FailLocal
+	require.Equal(t, SourceMemory, decide(closed)[0].Source)
+	require.EqualValues(t, 3, b.Stats().Busy)
+
+	for i := range 6 { // others still fly, on the next flight
+		callers.Go(func() { require.Equal(t, SourceMemory, decide(charge("other" + strconv.Itoa(i)))[0].Source) })
+	}
+	require.Eventually(t, func() bool { return b.waitingHits() == 12 }, 5*time.Second, time.Millisecond)
+	b.mu.Lock()
+	require.Len(t, b.waiting[0].charges, 8)
+	b.mu.Unlock()
+	for range 4 {
+		g.open <- nil
+		if b.Stats().Flying > 0 {
+			select {
+			case <-g.entered:
+			case <-time.After(100 * time.Millisecond): // that was the last
+			}
+		}
+	}
+	callers.Wait()
+	b.Close()
+}
+
+// A flight that has waited for too long is not sent any more: nothing of it is counted.
+func TestAFlightThatWaitedTooLong(t *testing.T) {
+	t.Parallel()
+	var now atomic.Int64
+	g, b, charge := gated(t, 100, BatcherConfig{Flights: 1, Patience: time.Second, Now: func() time.Time { return time.Unix(now.Load(), 0) }})
+	results := make(chan error, 2)
+	var callers sync.WaitGroup
+	decide := func() { results <- b.Decide(context.Background(), []Charge{charge("g")}, make([]Outcome, 1)) }
+	callers.Go(decide)
+	<-g.entered
+	callers.Go(decide)
+	require.Eventually(t, func() bool { return b.waitingHits() == 1 }, 5*time.Second, time.Millisecond)
+	now.Add(2)
+	g.open <- nil
+	callers.Wait()
+	require.ElementsMatch(t, []error{nil, ErrBusy}, []error{<-results, <-results})
+	b.Close()
+}
+
+// Whatever is merged, reused and cancelled meanwhile, everybody gets an answer that is theirs, and the sum is exact.
+func TestACrowdIsCountedExactly(t *testing.T) {
+	t.Parallel()
+	const callers, each, quota = 64, 200, 1000
+	memory := NewMemory(func() int64 { return 1 }, 0)
+	b := NewBatcher(memory, BatcherConfig{Flights: 2, Size: 8, Queue: 64})
+	limits := make([]*Limit, 3)
+	for i := range limits {
+		limits[i] = &Limit{Name: strconv.Itoa(i), Scope: ScopeTenant, Algorithm: SlidingWindowLog, Quota: quota, Window: time.Minute, Cost: int64(i + 1)}
+	}
+	var admitted [3]atomic.Int64
+	var wg sync.WaitGroup
+	for n := range callers {
+		wg.Go(func() {
+			out := make([]Outcome, 2)
+			for i := range each {
+				charges := make([]Charge, 1+(n+i)%2)
+				for j := range charges {
+					at := (n + i + j) % len(limits)
+					charges[j] = Charge{Hits: 1, Cost: 1, Counters: []Counter{{Key: CounterKey(Subject{Group: strconv.Itoa(at), Scope: ScopeTenant}, limits[at]), Limit: limits[at]}}}
+				}
+				ctx, cancel := context.WithCancel(context.Background())
+				if i%50 == 49 {
+					cancel()
+				}
+				err := b.Decide(ctx, charges, out)
+				cancel()
+				if err != nil {
+					continue // counted or not: it is not this caller's to say
+				}
+				for j := range charges {
+					at := (n + i + j) % len(limits)
+					admitted[at].Add(out[j].Admitted)
+					if len(out[j].Counters) != 1 || out[j].Counters[0].Effective != SlidingWindowLog || out[j].Counters[0].Remaining > quota-out[j].Admitted*limits[at].Cost {
+						t.Errorf("%+v", out[j])
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.Close()
+	for i := range limits {
+		require.LessOrEqual(t, admitted[i].Load(), quota/limits[i].Cost)
+		require.Greater(t, admitted[i].Load(), quota/limits[i].Cost-callers*each/50, "all but what those that left had taken")
+	}
 }

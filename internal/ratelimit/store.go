@@ -82,6 +82,8 @@ type Outcome struct {
 	Source   Source
 	// Err is why this charge, and only this one, could not be decided (a counter of the wrong type, say).
 	Err error
+	// Refusal is set by a DenyCache on a refusal that it repeats or may repeat; nil otherwise.
+	Refusal *Refusal
 }
 
 // CounterState is one counter after the charge. All durations are the store's own clock's.
