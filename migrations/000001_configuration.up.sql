@@ -8,8 +8,6 @@
 CREATE TABLE config_version (
     singleton             boolean     PRIMARY KEY DEFAULT true CHECK (singleton),
     version               bigint      NOT NULL DEFAULT 1,
-    -- Part of every counter's identity: a second installation, or a new database, on the same Redis shares no counter.
-    installation          uuid        NOT NULL DEFAULT gen_random_uuid(),
     -- Deletions after this version are all in config_deletions; a replica that is further behind loads everything.
     deletions_since       bigint      NOT NULL DEFAULT 0,
     mode                  text        CHECK (mode IN ('enforce', 'shadow')), -- NULL: nobody has set it

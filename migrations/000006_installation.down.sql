@@ -1,0 +1,1 @@
+ALTER TABLE config_version DROP COLUMN IF EXISTS installation;
