@@ -24,6 +24,7 @@ func newMetrics(version string) *prometheus.Registry {
 
 // observe registers the replica's own numbers, read when they are scraped.
 func (a *App) observe(holder *decision.Holder) {
+	a.observeHandover()
 	a.observeBatching()
 	gauge := func(name, help string, value func() float64) {
 		a.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))

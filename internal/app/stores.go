@@ -68,7 +68,12 @@ func openStores(
 	}
 	guards = append(guards, s.guard(s.postgres, cfg.DatabasePoolSize, cfg.DatabaseDecisionTimeout, now))
 	s.local = ratelimit.NewMemory(ratelimit.MonotonicMicros(now), 0)
-	s.failover = ratelimit.NewFailover(ratelimit.FailoverConfig{Stores: guards, Local: s.local, Now: now, Log: log})
+	failover := ratelimit.FailoverConfig{Stores: guards, Local: s.local, Now: now, Log: log}
+	if s.redis != nil {
+		failover.Mirror = pgstore.New(s.pool, pgstore.WithTimeout(mirrorLimit))
+		failover.Lives = s.redis.Lives
+	}
+	s.failover = ratelimit.NewFailover(failover)
 	s.batcher = ratelimit.NewBatcher(s.failover, ratelimit.BatcherConfig{
 		// What waits longer than Postgres may take for an answer would come too late: on_store_failure decides.
 		Patience: cfg.DatabaseDecisionTimeout, Now: now, Full: s.failover.Nobody(), Flown: flown,
@@ -94,6 +99,7 @@ func (s *stores) watch(ctx context.Context) {
 	all.Go(func() { s.postgresProbe.run(ctx) })
 	if s.redisProbe != nil {
 		all.Go(func() { s.redisProbe.run(ctx) })
+		all.Go(func() { s.mirror(ctx) })
 		all.Go(func() { s.checkRedis(ctx) })
 	}
 	all.Wait()

@@ -49,6 +49,15 @@ type breaker struct {
 	noted   []transition
 	since   time.Time // when it last closed, or last stopped being closed
 	last    error     // the failure before the transition
+
+	absences atomic.Pointer[absence]
+}
+
+// absence is what a breaker knows of the times its store was not asked.
+type absence struct {
+	count uint64    // how many there were, one that lasts included
+	lasts bool      // the store is not asked, or only probed
+	ended time.Time // the last one; zero: there was none, or it lasts
 }
 
 type transition struct {
@@ -59,6 +68,7 @@ type transition struct {
 
 func newBreaker(source Source, now func() time.Time, log *slog.Logger) *breaker {
 	b := &breaker{source: source, now: now, log: log, since: now()}
+	b.absences.Store(&absence{})
 	b.twin = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:         string(source),
 		MaxRequests:  1,
@@ -98,8 +108,13 @@ func (b *breaker) note(_ string, from, to gobreaker.State) {
 	defer b.mu.Unlock()
 	now := b.now()
 	t := transition{from: from, to: to, cause: b.last}
-	if to == gobreaker.StateClosed {
+	count := b.absences.Load().count
+	switch {
+	case to == gobreaker.StateClosed:
 		t.lasted = now.Sub(b.since)
+		b.absences.Store(&absence{count: count, ended: now})
+	case from == gobreaker.StateClosed:
+		b.absences.Store(&absence{count: count + 1, lasts: true})
 	}
 	if to == gobreaker.StateClosed || from == gobreaker.StateClosed {
 		b.since = now

@@ -18,7 +18,7 @@ func (c *cellOf[S]) refund(l *Limit, now, units int64)    { c.state = c.state.re
 func (c *cellOf[S]) raise(l *Limit, now int64, known []Portion) {
 	c.state = c.state.raise(l, now, known)
 }
-func (c *cellOf[S]) deadAt(l *Limit, now int64) int64     { return c.state.deadAt(l, now) }
+func (c *cellOf[S]) deadAt(l *Limit, now int64) int64 { return c.state.deadAt(l, now) }
 
 func (c *cellOf[S]) report(l *Limit, now, units int64, out *CounterState) {
 	c.state.report(l, now, units, out)

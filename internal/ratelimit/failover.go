@@ -18,12 +18,13 @@ var errNoStore = fmt.Errorf("%w: there is no other store", ErrUnavailable)
 // says about that (Limit.OnStoreFailure). Decide never fails but for the caller's own cancellation.
 //
 // A call that a store did not answer may have been counted there and is asked again of the next one: it is counted once
-// too often at most, never too seldom.
+// too often at most, never too seldom. Usage goes along from the first store to the second and back (handover).
 type Failover struct {
-	stores []*Guard
-	local  *Memory
-	now    func() time.Time
-	log    *slog.Logger
+	stores   []*Guard
+	handover *handover // nil: usage is not carried over
+	local    *Memory
+	now      func() time.Time
+	log      *slog.Logger
 
 	undecided  atomic.Int64 // charges that nobody decided
 	counted    atomic.Int64 // charges decided by memory
@@ -35,6 +36,12 @@ type Failover struct {
 type FailoverConfig struct {
 	// Stores is Redis, then Postgres; just Postgres where no Redis is configured.
 	Stores []*Guard
+	// Mirror is the second store itself, without its guard: for calls that are large and in no hurry, bounded by its own
+	// timeout. With it, usage is carried from the first store to the second and back; the caller owns the loop (see Mirror).
+	Mirror Store
+	// Lives says how many servers the first store has been seen to be, and since when it is this one: another server may not
+	// have the counters of the one before. Nil: it is always the same.
+	Lives func() (count uint64, since time.Time)
 	// Local counts `local` limits while no store answers.
 	Local *Memory
 	// Now is time.Now in production.
@@ -44,7 +51,7 @@ type FailoverConfig struct {
 
 // NewFailover returns a failover over the given stores.
 func NewFailover(cfg FailoverConfig) *Failover {
-	return &Failover{stores: cfg.Stores, local: cfg.Local, now: cfg.Now, log: cfg.Log}
+	return &Failover{stores: cfg.Stores, handover: newHandover(&cfg), local: cfg.Local, now: cfg.Now, log: cfg.Log}
 }
 
 // Health is who decides, for /readyz, the dashboard and metrics.
@@ -54,6 +61,7 @@ type Health struct {
 	Stores   []StoreHealth
 	// Undecided is how many charges nobody decided since the start: open limits allowed them, closed ones did not.
 	Undecided int64
+	Handover  HandoverHealth
 	// Local is how many charges this replica's memory decided, LocalFull how many it had no room to count.
 	Local, LocalFull int64
 }
@@ -70,7 +78,7 @@ type StoreHealth struct {
 func (f *Failover) Health() Health {
 	h := Health{
 		Deciding: SourceNone, Stores: make([]StoreHealth, len(f.stores)),
-		Undecided: f.undecided.Load(), Local: f.counted.Load(), LocalFull: f.localFull.Load(),
+		Undecided: f.undecided.Load(), Local: f.counted.Load(), LocalFull: f.localFull.Load(), Handover: f.handover.health(),
 	}
 	for i, g := range f.stores {
 		state, since := g.State()
@@ -97,7 +105,7 @@ func (f *Failover) Decide(ctx context.Context, charges []Charge, out []Outcome) 
 func (f *Failover) decide(ctx context.Context, stores []*Guard, charges []Charge, out []Outcome) error {
 	failed := errNoStore
 	for i, g := range stores {
-		err := g.Decide(ctx, charges, out)
+		err := f.ask(ctx, g, charges, out)
 		if err == nil {
 			return f.settle(ctx, stores[i+1:], g.Source(), charges, out)
 		}
@@ -110,6 +118,41 @@ func (f *Failover) decide(ctx context.Context, stores []*Guard, charges []Charge
 		f.alone(ctx, &charges[i], &out[i], failed)
 	}
 	return nil
+}
+
+// ask has one store decide, with what has to be handed over to it in front.
+func (f *Failover) ask(ctx context.Context, g *Guard, charges []Charge, out []Outcome) error {
+	report, err := g.enter(ctx)
+	if err != nil {
+		return err
+	}
+	errand := f.handover.prepare(ctx, g, charges)
+	if err := ctx.Err(); err != nil {
+		g.leave(report)
+		return fmt.Errorf("decide: %w", err)
+	}
+	if n := len(errand.raises); n == 0 {
+		err = g.visit(ctx, report, charges, out)
+	} else {
+		all := make([]Outcome, n+len(charges))
+		copy(all[n:], out)
+		err = g.visit(ctx, report, append(errand.raises, charges...), all)
+		copy(out, all[n:])
+	}
+	if err == nil {
+		f.handover.settle(g, &errand, charges, out)
+	}
+	return err
+}
+
+// Mirror tells the second store, once, what the first has counted and the second does not know. To be called about every
+// second: what is not mirrored yet is what a loss of the first store can cost. An error is the second store's failure, for a
+// log at most: nothing is lost but time.
+func (f *Failover) Mirror(ctx context.Context) error {
+	if f.handover == nil {
+		return nil
+	}
+	return f.handover.mirror(ctx)
 }
 
 // settle completes a store's answer: it names the source, and has the charges that failed on their own decided by the

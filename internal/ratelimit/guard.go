@@ -86,16 +86,33 @@ type call struct {
 // Decide asks the store. Beside the store's own errors it returns one that wraps ErrUnavailable when the breaker is
 // open, the deadline has passed or no slot became free, and the caller's cancellation.
 func (g *Guard) Decide(ctx context.Context, charges []Charge, out []Outcome) error {
+	report, err := g.enter(ctx)
+	if err != nil {
+		return err
+	}
+	return g.visit(ctx, report, charges, out)
+}
+
+// enter says whether the store may be asked. If so, visit or leave must follow, once: half open, nobody else may.
+func (g *Guard) enter(ctx context.Context) (report func(error), err error) {
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("decide: %w", err)
+		return nil, fmt.Errorf("decide: %w", err)
 	}
 	if g.closed.Load() {
-		return g.unavailable(errors.New("closed"))
+		return nil, g.unavailable(errors.New("closed"))
 	}
 	report, ok := g.breaker.allow()
 	if !ok {
-		return g.errOpen
+		return nil, g.errOpen
 	}
+	return report, nil
+}
+
+// leave ends an enter without a visit.
+func (g *Guard) leave(report func(error)) { g.breaker.settle(report, ErrBusy) }
+
+// visit asks the store.
+func (g *Guard) visit(ctx context.Context, report func(error), charges []Charge, out []Outcome) error {
 	callCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.timeout)
 	if err := g.acquire(ctx, callCtx); err != nil {
 		cancel()

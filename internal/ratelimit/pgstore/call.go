@@ -55,7 +55,9 @@ func nextCall(charges []ratelimit.Charge) int {
 			return i
 		}
 		for j := range charges[i].Counters {
-			keys[charges[i].Counters[j].Key] = struct{}{}
+			if k := charges[i].Kind; k != ratelimit.Peek && k != ratelimit.Account { // those lock nothing
+				keys[charges[i].Counters[j].Key] = struct{}{}
+			}
 		}
 		if len(keys) > maxKeys && i > 0 {
 			return i

@@ -25,6 +25,10 @@ func (c *Config) open(t *target) redis.UniversalClient {
 	case t.cluster:
 		cluster := o.Cluster()
 		cluster.DisableRoutingPolicies = true
+		cluster.NewClient = func(node *redis.Options) *redis.Client {
+			node.OnConnect = c.lives.ask(node.Addr)
+			return redis.NewClient(node)
+		}
 		return redis.NewClusterClient(cluster)
 	}
 	return redis.NewClient(o.Simple())
@@ -56,6 +60,7 @@ func (c *Config) options(t *target) *redis.UniversalOptions {
 		PoolSize:         c.PoolSize,
 		PipelinePoolSize: -1,
 		DisableIdentity:  true,
+		OnConnect:        c.lives.ask(""),
 		MaintNotificationsConfig: &maintnotifications.Config{
 			Mode: maintnotifications.ModeDisabled,
 		},

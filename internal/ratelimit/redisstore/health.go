@@ -9,20 +9,26 @@ import (
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 )
 
-// probe is the counter that Ping charges. It lives two seconds.
-const probe = ratelimit.Key("pegel:{probe}:probe")
+// probe is the counter that Ping charges, which is also how a loss of counters is noticed (lives).
+const (
+	probe       = ratelimit.Key("pegel:{probe}:probe")
+	probeWindow = time.Minute
+)
 
 // Ping reports whether Redis takes charges: it makes one through the real script. (A server that is full, read-only or
 // loading still answers PING.) On a cluster it asks one node.
 func (s *Store) Ping(ctx context.Context) error {
 	limit := &ratelimit.Limit{
 		Name: "probe", Scope: ratelimit.ScopeTenant, Algorithm: ratelimit.FixedWindow,
-		Quota: ratelimit.MaxQuota, Window: time.Second, Cost: 1,
+		Quota: ratelimit.MaxQuota, Window: probeWindow, Cost: 1,
 	}
 	charges := []ratelimit.Charge{{Counters: []ratelimit.Counter{{Key: probe, Limit: limit}}, Hits: 1, Cost: 1}}
 	out := make([]ratelimit.Outcome, 1)
 	if err := s.Decide(ctx, charges, out); err != nil {
 		return err
+	}
+	if out[0].Err == nil {
+		s.config.lives.probed(&out[0])
 	}
 	return out[0].Err
 }

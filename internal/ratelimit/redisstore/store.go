@@ -36,6 +36,8 @@ type Config struct {
 	// TestClock is for tests only: microseconds since the epoch that the script uses instead of the server's time. With it,
 	// Now may be nil: then any jump is believed.
 	TestClock func() int64
+
+	lives *lives // set by New
 }
 
 // The defaults of Config.
@@ -84,6 +86,7 @@ func New(cfg Config, log *slog.Logger) (*Store, error) {
 	if cfg.TestClock != nil {
 		text, raise = onTestClock(text), onTestClock(raise)
 	}
+	cfg.lives = newLives(cfg.Now)
 	s := &Store{config: cfg, target: target, log: log, script: newScript(text), raise: raise, guard: &guard{now: cfg.Now}}
 	redis.SetLogger(libraryLog{log: log, secrets: target.secrets()})
 	client := cfg.open(target)
