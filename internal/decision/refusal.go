@@ -41,6 +41,8 @@ func ProblemOf(err error) (slug problem.Slug, detail string, ok bool) {
 	switch {
 	case errors.Is(err, ErrClosed):
 		return problem.StoreUnavailable, "no store can decide now and a limit that holds here is closed without one", true
+	case errors.Is(err, ErrNotRefunded):
+		return problem.StoreUnavailable, "no store can take the refund now", true
 	case errors.Is(err, ErrSuspended):
 		return problem.TenantSuspended, "the tenant is suspended", true
 	case errors.Is(err, ErrNetworkDenied):

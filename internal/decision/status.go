@@ -74,14 +74,24 @@ func (e *Engine) Status(ctx context.Context, h Hit) (*Decision, error) {
 }
 
 // settlePeek asks about both groups in one call: a peek of one says nothing about the other.
-func (e *Engine) settlePeek(ctx context.Context, w *work) {
-	var groups [2]group
+func (e *Engine) settlePeek(ctx context.Context, w *work) { e.settleBoth(ctx, w, nil) }
+
+// settleBoth asks about both groups in one call, with the charges of `first` made from each group before its own.
+func (e *Engine) settleBoth(ctx context.Context, w *work, first func(group) ratelimit.Charge) {
+	var groups [4]group
 	charges := make([]ratelimit.Charge, 0, len(groups))
+	add := func(g group, c ratelimit.Charge) {
+		groups[len(charges)] = g
+		charges = append(charges, c)
+	}
 	for _, g := range [...]group{addressGroup, tenantGroup} {
-		if w.pending(g) {
-			groups[len(charges)] = g
-			charges = append(charges, w.chargeOf(g))
+		if !w.pending(g) {
+			continue
 		}
+		if first != nil {
+			add(g, first(g))
+		}
+		add(g, w.chargeOf(g))
 	}
 	if len(charges) == 0 {
 		return
@@ -90,7 +100,10 @@ func (e *Engine) settlePeek(ctx context.Context, w *work) {
 	err := e.store.Decide(ctx, charges, out)
 	for i := range charges {
 		if err != nil {
-			e.undecided(ctx, w, groups[i], err)
+			out[i] = ratelimit.Outcome{Err: err}
+		}
+		if charges[i].Kind == ratelimit.Refund {
+			e.applyRefund(ctx, w, groups[i], &out[i])
 		} else {
 			e.apply(ctx, w, groups[i], &out[i])
 		}

@@ -16,7 +16,8 @@ const (
 	maxBatch         = 1000
 )
 
-// checkRequest is the body of /v1/check (CheckRequest in api/openapi.yaml); an empty text was not given.
+// checkRequest is the body of /v1/check (CheckRequest in api/openapi.yaml) or, without peek and wait, of /v1/refund
+// (RefundRequest); an empty text was not given.
 type checkRequest struct {
 	tenant, user, key, address, method, path string
 	cost                                     int64
@@ -42,6 +43,16 @@ func decodeCheck(data []byte) (checkRequest, error) {
 	s := scanner{data: data}
 	var req checkRequest
 	if err := req.read(&s); err != nil {
+		return req, err
+	}
+	return req, s.end()
+}
+
+// decodeRefund reads the body of /v1/refund: that of a check without what only a question has.
+func decodeRefund(data []byte) (checkRequest, error) {
+	s := scanner{data: data}
+	var req checkRequest
+	if err := req.readOf(&s, aRefund); err != nil {
 		return req, err
 	}
 	return req, s.end()
@@ -103,8 +114,19 @@ func decodeElement(s *scanner) (batchElement, error) {
 	return e, err
 }
 
-// read reads one check. It accepts and refuses what CheckRequest in api/openapi.yaml does.
-func (r *checkRequest) read(s *scanner) error {
+// kind is which of two bodies that have most fields in common is read.
+type kind uint8
+
+const (
+	aCheck  kind = iota // CheckRequest in api/openapi.yaml
+	aRefund             // RefundRequest
+)
+
+// read reads one check.
+func (r *checkRequest) read(s *scanner) error { return r.readOf(s, aCheck) }
+
+// readOf reads one body. It accepts and refuses what api/openapi.yaml does.
+func (r *checkRequest) readOf(s *scanner, k kind) error {
 	if s.next() != '{' {
 		return notAn(s, msgObject)
 	}
@@ -125,9 +147,11 @@ func (r *checkRequest) read(s *scanner) error {
 			return text(s, &r.path, validPath, msgPath)
 		case "cost":
 			return cost(s, &r.cost)
-		case "peek":
+		}
+		switch {
+		case k == aCheck && string(key) == "peek":
 			return boolean(s, &r.peek)
-		case "wait":
+		case k == aCheck && string(key) == "wait":
 			return boolean(s, &r.wait)
 		}
 		return unknownField(s)

@@ -73,39 +73,45 @@ func checkBySpec(t interface{ Helper() }, o *operation, raw []byte) bool {
 // values.
 func TestTheHandWrittenDecoderIsTheContract(t *testing.T) {
 	t.Parallel()
-	o, err := mustContract(t).operation(http.MethodPost, "/v1/check")
-	require.NoError(t, err)
-	for _, seed := range checkSeeds() {
-		_, err := decodeCheck([]byte(seed))
-		require.Equal(t, checkBySpec(t, o, []byte(seed)), err == nil, "%q: %v", seed, err)
+	for path, decode := range map[string]func([]byte) (checkRequest, error){"/v1/check": decodeCheck, "/v1/refund": decodeRefund} {
+		o, err := mustContract(t).operation(http.MethodPost, path)
+		require.NoError(t, err)
+		for _, seed := range checkSeeds() {
+			_, err := decode([]byte(seed))
+			require.Equal(t, checkBySpec(t, o, []byte(seed)), err == nil, "%s %q: %v", path, seed, err)
+		}
+		rapid.Check(t, func(t *rapid.T) {
+			raw := []byte(drawObject(t))
+			if rapid.IntRange(0, 9).Draw(t, "damage") == 0 && len(raw) > 0 {
+				raw[rapid.IntRange(0, len(raw)-1).Draw(t, "at")] = rapid.Byte().Draw(t, "byte")
+			}
+			got, err := decode(raw)
+			if want := checkBySpec(t, o, raw); want != (err == nil) {
+				t.Fatalf("%s %q: the document says %v, the decoder %v", path, raw, want, err)
+			}
+			if err == nil {
+				sameRequest(t, raw, got)
+			}
+		})
 	}
-	rapid.Check(t, func(t *rapid.T) {
-		raw := []byte(drawObject(t))
-		if rapid.IntRange(0, 9).Draw(t, "damage") == 0 && len(raw) > 0 {
-			raw[rapid.IntRange(0, len(raw)-1).Draw(t, "at")] = rapid.Byte().Draw(t, "byte")
-		}
-		got, err := decodeCheck(raw)
-		if want := checkBySpec(t, o, raw); want != (err == nil) {
-			t.Fatalf("%q: the document says %v, the decoder %v", raw, want, err)
-		}
-		if err != nil {
-			return
-		}
-		var in gen.CheckRequest
-		if err := json.Unmarshal(raw, &in); err != nil {
-			t.Fatal(err)
-		}
-		want := checkRequest{
-			tenant: orZero(in.Tenant), user: orZero(in.User), key: orZero(in.Key), address: orZero(in.Address), method: orZero(in.Method),
-			path: orZero(in.Path), cost: 1, peek: orZero(in.Peek), wait: orZero(in.Wait),
-		}
-		if in.Cost != nil {
-			want.cost = *in.Cost
-		}
-		if got != want {
-			t.Fatalf("%q: %+v, want %+v", raw, got, want)
-		}
-	})
+}
+
+// sameRequest holds what was read to what encoding/json reads.
+func sameRequest(t *rapid.T, raw []byte, got checkRequest) {
+	var in gen.CheckRequest
+	if err := json.Unmarshal(raw, &in); err != nil {
+		t.Fatal(err)
+	}
+	want := checkRequest{
+		tenant: orZero(in.Tenant), user: orZero(in.User), key: orZero(in.Key), address: orZero(in.Address), method: orZero(in.Method),
+		path: orZero(in.Path), cost: 1, peek: orZero(in.Peek), wait: orZero(in.Wait),
+	}
+	if in.Cost != nil {
+		want.cost = *in.Cost
+	}
+	if got != want {
+		t.Fatalf("%q: %+v, want %+v", raw, got, want)
+	}
 }
 
 // drawObject writes an object of a check's fields, mostly of the right kind.

@@ -21,6 +21,7 @@ type Engine interface {
 	CountWrong(ctx context.Context, caller *decision.Caller, method, path string) (*decision.Decision, error)
 	Decide(ctx context.Context, h decision.Hit) (*decision.Decision, error)
 	DecideBatch(ctx context.Context, hits []decision.Hit) []decision.Result
+	Refund(ctx context.Context, h decision.Hit) (*decision.Decision, error)
 	Status(ctx context.Context, h decision.Hit) (*decision.Decision, error)
 	AddressPrefix(text string) (p netip.Prefix, ok bool)
 	TooManyHeld(h *decision.Hit, d *decision.Decision) *decision.Decision

@@ -36,6 +36,7 @@ func jsonRoutes() [][2]string {
 		{http.MethodPost, "/admin/admin-tokens"},
 		{http.MethodPut, "/admin/address-policy"},
 		{http.MethodPut, "/admin/mode"},
+		{http.MethodPost, "/v1/refund"},
 	}
 }
 
@@ -75,7 +76,7 @@ func fuzzWorld(f *testing.F) (w *world, service string) {
 	w = newWorld(f)
 	w.tenant("school-17", "light")
 	w.policy()
-	return w, w.service("fuzz", true, tenants.MayCheck, tenants.MayStatus, tenants.MayIdentify)
+	return w, w.service("fuzz", true, tenants.MayCheck, tenants.MayStatus, tenants.MayRefund, tenants.MayIdentify)
 }
 
 // try sends a request straight to the handler of its listener.
@@ -126,6 +127,7 @@ func FuzzJSONRoutes(f *testing.F) {
 	f.Add(uint8(10), []byte(`{"name":"a","role":"admin"}`))
 	f.Add(uint8(11), []byte(`{"limits":[{"name":"x","limit":5,"window":"1s","applies_to":"all","match":{"methods":["post"],"paths":["/a/*"]}}]}`))
 	f.Add(uint8(12), []byte(`{"mode":"shadow"}`))
+	f.Add(uint8(13), []byte(`{"tenant":"school-17","user":"u","cost":3,"method":"GET","path":"/a"}`))
 	f.Fuzz(func(t *testing.T, route uint8, body []byte) {
 		r := routes[int(route)%len(routes)]
 		w.try(t, service, r[0], r[1], body, http.Header{"If-Match": {"*"}})

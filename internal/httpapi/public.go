@@ -143,13 +143,24 @@ func (p *public) hold(ctx context.Context, hit *decision.Hit, d *decision.Decisi
 
 // hit turns a check into what the engine decides on, within what the caller may name.
 func (p *public) hit(caller *decision.Caller, r *checkRequest) (decision.Hit, error) {
-	h := decision.Hit{User: r.user, Key: r.key, Method: r.method, Path: r.path, Cost: r.cost, Peek: r.peek}
 	if caller.Service == nil {
+		h := r.hit()
 		return h, ownHit(&h, caller, r)
 	}
 	if !caller.May(tenants.MayCheck) {
-		return h, refuse(problem.Forbidden, "this service token may not check")
+		return decision.Hit{}, refuse(problem.Forbidden, "this service token may not check")
 	}
+	return p.serviceHit(caller, r)
+}
+
+// hit is what the body says by itself.
+func (r *checkRequest) hit() decision.Hit {
+	return decision.Hit{User: r.user, Key: r.key, Method: r.method, Path: r.path, Cost: r.cost, Peek: r.peek}
+}
+
+// serviceHit is the hit that a service token names.
+func (p *public) serviceHit(caller *decision.Caller, r *checkRequest) (decision.Hit, error) {
+	h := r.hit()
 	h.Service = caller.Service.Name
 	if r.address != "" {
 		address, ok := p.engine.AddressPrefix(r.address)

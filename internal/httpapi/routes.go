@@ -34,6 +34,7 @@ func publicRouter(cfg PublicConfig) *gin.Engine {
 	v1 := router.Group("/v1", p.loaded)
 	v1.POST("/check", p.check)
 	v1.POST("/check/batch", p.checkBatch)
+	v1.POST("/refund", p.refund)
 	v1.GET("/status", p.status)
 	v1.GET("/ping", p.ping)
 	return router

@@ -1006,6 +1006,32 @@ type Refill struct {
 	Units int64    `json:"units"`
 }
 
+// RefundRequest defines model for RefundRequest.
+type RefundRequest struct {
+	// Address IPv4 or IPv6 address, without port; IPv6 is grouped by prefix (64 bits unless set otherwise).
+	//
+	// Example: 203.0.113.7
+	Address *Address `json:"address,omitempty"`
+
+	// Cost Units to give back, before a limit's own `cost` multiplies them as it did the charge.
+	Cost *int64 `json:"cost,omitempty"`
+
+	// Key 1…256 bytes of UTF-8 without NUL, otherwise any text; not normalised.
+	Key *Identifier `json:"key,omitempty"`
+
+	// Method HTTP method that was charged for.
+	Method *string `json:"method,omitempty"`
+
+	// Path Path that was charged for, in any spelling; 1…8192 bytes.
+	Path *string `json:"path,omitempty"`
+
+	// Tenant Example: school-17
+	Tenant *Slug `json:"tenant,omitempty"`
+
+	// User 1…256 bytes of UTF-8 without NUL, otherwise any text; not normalised.
+	User *Identifier `json:"user,omitempty"`
+}
+
 // RefusedAddress defines model for RefusedAddress.
 type RefusedAddress struct {
 	// Address Address group, such as `203.0.113.7/32`.
@@ -1501,6 +1527,9 @@ type CheckJSONRequestBody = CheckRequest
 
 // CheckBatchJSONRequestBody defines body for CheckBatch for application/json ContentType.
 type CheckBatchJSONRequestBody = BatchRequest
+
+// RefundJSONRequestBody defines body for Refund for application/json ContentType.
+type RefundJSONRequestBody = RefundRequest
 
 // AsDecision returns the union data inside the BatchResponse_Results_Item as a Decision
 func (t BatchResponse_Results_Item) AsDecision() (Decision, error) {
