@@ -231,14 +231,17 @@ func (s *memoryShard) raise(c *Charge, now int64) error {
 	return nil
 }
 
+// refundMost is beyond what any counter counts (a log's total wraps there), and exact as a double.
+const refundMost = int64(1) << 52
+
 func (s *memoryShard) refund(c *Charge, now int64) {
 	for i := range s.scratch {
 		slot := &s.scratch[i]
 		if slot.counter == nil || slot.units == 0 {
 			continue
 		}
-		// More than any quota can be used, so more is as good as that.
-		hits := min(c.Hits, MaxQuota/slot.units+1)
+		// No counter holds more, not even one that a Raise has put above its quota.
+		hits := min(c.Hits, refundMost/slot.units+1)
 		slot.counter.cell.refund(c.Counters[i].Limit, now, hits*slot.units)
 	}
 }
