@@ -142,11 +142,11 @@ func requireTour(t *testing.T, answers []string) {
 	require.Len(t, answers, 7)
 	for i, want := range [][]string{
 		{"HTTP/1.1 200 OK", `"slug":"school-17"`},
-		{"HTTP/1.1 200 OK", `"pong":true`, "X-Ratelimit-Remaining: "},
-		{"HTTP/1.1 200 OK", `"decision":"slow"`, `"delay_ms":500`, "X-Ratelimit-Slowdown: 500"},
+		{"HTTP/1.1 200 OK", `"pong":true`, "X-RateLimit-Remaining: "},
+		{"HTTP/1.1 200 OK", `"decision":"slow"`, `"delay_ms":500`, "X-RateLimit-Slowdown: 500"},
 		{"HTTP/1.1 429 Too Many Requests", `"error":"rate_limit_exceeded"`, "Retry-After: "},
 		{"HTTP/1.1 200 OK", `"used":1700`},
-		{"HTTP/1.1 200 OK", "the demo upstream of pegel dev", `"path":"/hello"`, "X-Ratelimit-Limit: 10000"},
+		{"HTTP/1.1 200 OK", "the demo upstream of pegel dev", `"path":"/hello"`, "X-RateLimit-Limit: 10000"},
 		{"HTTP/1.1 200 OK", `"tenant":"school-17"`},
 	} {
 		for _, part := range want {

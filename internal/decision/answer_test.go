@@ -50,29 +50,29 @@ func TestHeadersOfTheWireContract(t *testing.T) {
 	t.Parallel()
 	allowed := decisionAt(decision.Allow, perMinute(10_000), ratelimit.CounterState{Used: 753, Remaining: 9247, ResetAfter: 41 * time.Second})
 	require.Equal(t, http.Header{
-		"X-Ratelimit-Limit":     {"10000"},
-		"X-Ratelimit-Remaining": {"9247"},
-		"X-Ratelimit-Reset":     {"1767225600"},
-		"Ratelimit-Policy":      {`"requests-per-minute";q=10000;w=60`},
-		"Ratelimit":             {`"requests-per-minute";r=9247;t=41`},
+		"X-RateLimit-Limit":     {"10000"},
+		"X-RateLimit-Remaining": {"9247"},
+		"X-RateLimit-Reset":     {"1767225600"},
+		"RateLimit-Policy":      {`"requests-per-minute";q=10000;w=60`},
+		"RateLimit":             {`"requests-per-minute";r=9247;t=41`},
 		"X-Pegel-Decision":      {"01920000-0000-7000-8000-000000000000"},
 	}, headersOf(allowed))
 
 	slow := decisionAt(decision.Slow, perMinute(2000), ratelimit.CounterState{Used: 1630, Remaining: 370, ResetAfter: 59 * time.Second})
 	slow.Delay, slow.Source = 150*time.Millisecond, ratelimit.SourcePostgres
 	h := headersOf(slow)
-	require.Equal(t, "150", h.Get("X-RateLimit-Slowdown"))
+	require.Equal(t, "150", h[decision.HeaderSlowdown][0])
 	require.Equal(t, "postgres", h.Get("X-Pegel-Source"))
 	require.Empty(t, h.Get("Retry-After"))
 
 	denied := decisionAt(decision.Deny, perMinute(2000), ratelimit.CounterState{Used: 2000, ResetAfter: 59 * time.Second, RetryAfter: 12*time.Second - 300*time.Microsecond})
 	denied.At = time.Unix(1767225600, 0)
 	require.Equal(t, http.Header{
-		"X-Ratelimit-Limit":     {"2000"},
-		"X-Ratelimit-Remaining": {"0"},
-		"X-Ratelimit-Reset":     {"1767225612"},
-		"Ratelimit-Policy":      {`"requests-per-minute";q=2000;w=60`},
-		"Ratelimit":             {`"requests-per-minute";r=0;t=12`},
+		"X-RateLimit-Limit":     {"2000"},
+		"X-RateLimit-Remaining": {"0"},
+		"X-RateLimit-Reset":     {"1767225612"},
+		"RateLimit-Policy":      {`"requests-per-minute";q=2000;w=60`},
+		"RateLimit":             {`"requests-per-minute";r=0;t=12`},
 		"Retry-After":           {"12"},
 		"X-Pegel-Decision":      {"01920000-0000-7000-8000-000000000000"},
 	}, headersOf(denied))
@@ -106,7 +106,7 @@ func TestResetDoesNotWobble(t *testing.T) {
 		if n == 0 {
 			d.At = end
 		}
-		require.Equal(t, "1767225600", headersOf(d).Get("X-RateLimit-Reset"), "%d s before", n)
+		require.Equal(t, "1767225600", headersOf(d)[decision.HeaderReset][0], "%d s before", n)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestCostAboveTheQuotaTellsNoWait(t *testing.T) {
 	hit.Cost = 11
 	d := f.decide(t, hit)
 	require.Empty(t, headersOf(d).Get("Retry-After"))
-	require.Equal(t, "10", headersOf(d).Get("X-RateLimit-Limit"))
+	require.Equal(t, "10", headersOf(d)[decision.HeaderLimit][0])
 	var body map[string]any
 	require.NoError(t, json.Unmarshal([]byte(marshal(t, decision.Denied(d, "r"))), &body))
 	require.Equal(t, "cost_exceeds_limit", body["error"])

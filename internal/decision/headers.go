@@ -9,14 +9,15 @@ import (
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 )
 
-// The response headers of a decided answer, in their canonical spelling.
+// The response headers of a decided answer, spelled as the wire contract spells them, which is not Go's canonical form: read
+// them back with Header.Get only after they went over a wire.
 const (
-	HeaderLimit      = "X-Ratelimit-Limit"
-	HeaderRemaining  = "X-Ratelimit-Remaining"
-	HeaderReset      = "X-Ratelimit-Reset"
-	HeaderSlowdown   = "X-Ratelimit-Slowdown"
-	HeaderPolicy     = "Ratelimit-Policy"
-	HeaderRateLimit  = "Ratelimit"
+	HeaderLimit      = "X-RateLimit-Limit"
+	HeaderRemaining  = "X-RateLimit-Remaining"
+	HeaderReset      = "X-RateLimit-Reset"
+	HeaderSlowdown   = "X-RateLimit-Slowdown"
+	HeaderPolicy     = "RateLimit-Policy"
+	HeaderRateLimit  = "RateLimit"
 	HeaderRetryAfter = "Retry-After"
 	HeaderDecision   = "X-Pegel-Decision"
 	HeaderSource     = "X-Pegel-Source"
@@ -41,11 +42,11 @@ func WriteHeaders(h http.Header, d *Decision) {
 	if t == nil {
 		return
 	}
-	h.Set(HeaderLimit, strconv.FormatInt(t.Limit.Quota, 10))
-	h.Set(HeaderRemaining, strconv.FormatInt(t.State.Remaining, 10))
-	h.Set(HeaderReset, strconv.FormatInt(d.resetAt().Unix(), 10))
+	h[HeaderLimit] = []string{strconv.FormatInt(t.Limit.Quota, 10)}
+	h[HeaderRemaining] = []string{strconv.FormatInt(t.State.Remaining, 10)}
+	h[HeaderReset] = []string{strconv.FormatInt(d.resetAt().Unix(), 10)}
 	if d.Verdict == Slow {
-		h.Set(HeaderSlowdown, strconv.FormatInt(d.Delay.Milliseconds(), 10))
+		h[HeaderSlowdown] = []string{strconv.FormatInt(d.Delay.Milliseconds(), 10)}
 	}
 
 	name := quoted(t.Limit.Name)
@@ -53,8 +54,19 @@ func WriteHeaders(h http.Header, d *Decision) {
 	if w := ceilSeconds(t.Limit.Span()); w > 0 {
 		policy += ";w=" + strconv.FormatInt(w, 10)
 	}
-	h.Set(HeaderPolicy, policy)
-	h.Set(HeaderRateLimit, name+";r="+strconv.FormatInt(t.State.Remaining, 10)+";t="+strconv.FormatInt(d.secondsLeft(t), 10))
+	h[HeaderPolicy] = []string{policy}
+	h[HeaderRateLimit] = []string{name+";r="+strconv.FormatInt(t.State.Remaining, 10)+";t="+strconv.FormatInt(d.secondsLeft(t), 10)}
+}
+
+// SpellHeaders gives the headers of a decision back their spelling after they were copied in Go's canonical form.
+func SpellHeaders(h http.Header) {
+	for _, name := range [...]string{HeaderLimit, HeaderRemaining, HeaderReset, HeaderSlowdown, HeaderPolicy, HeaderRateLimit} {
+		canonical := http.CanonicalHeaderKey(name)
+		if lines, ok := h[canonical]; ok {
+			delete(h, canonical)
+			h[name] = lines
+		}
+	}
 }
 
 // tightest is the limit that the top-level numbers come from, nil when there is none.

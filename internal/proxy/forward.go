@@ -121,13 +121,25 @@ func modifyResponse(res *http.Response) error {
 	}
 	if _, ok := x.decision.TightestLimit(); ok {
 		for _, name := range rateHeaders {
-			delete(res.Header, name)
+			res.Header.Del(name)
 		}
 	}
 	decision.WriteHeaders(res.Header, x.decision)
 	res.Header.Set("X-Request-Id", x.requestID)
 	return nil
 }
+
+// spelled answers with the headers of a decision as the wire contract spells them: httputil copies an upstream's headers,
+// and these with them, in Go's canonical form.
+type spelled struct{ http.ResponseWriter }
+
+func (w spelled) WriteHeader(status int) {
+	decision.SpellHeaders(w.Header())
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap lets http.ResponseController flush and hijack.
+func (w spelled) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // onlyWebSockets drops every other upgrade: a tunnel to h2c, say, would carry requests that nobody decides.
 func onlyWebSockets(h http.Header) {

@@ -164,7 +164,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// An upstream may answer before it has read the body. Without this net/http keeps the answer back until the client has
 	// sent all of it. Writers that have no such switch are always in full duplex.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
+	p.reverse.ServeHTTP(spelled{w}, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
 }
 
 // hold keeps a slowed request for its delay. held is false when it was answered or its client has left; done must be called

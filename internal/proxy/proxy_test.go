@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -16,6 +17,22 @@ import (
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/tenants"
 )
+
+// The headers that clients match on are spelled on the wire as documented, also those that httputil copied.
+func TestHeadersAreSpelledAsDocumented(t *testing.T) {
+	t.Parallel()
+	g := newGate(t, gateOptions{limits: []tenants.Rule{perMinute(10)}})
+	conn, err := net.Dial("tcp", g.server.Listener.Addr().String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	_, err = fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer %s\r\n\r\n", g.key)
+	require.NoError(t, err)
+	answer, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	for _, line := range []string{"X-RateLimit-Limit: 10", "X-RateLimit-Remaining: 9", "RateLimit-Policy: ", "RateLimit: "} {
+		require.Contains(t, string(answer), "\r\n"+line)
+	}
+}
 
 func TestForwardsWithTheDecisionsHeaders(t *testing.T) {
 	t.Parallel()
