@@ -55,7 +55,7 @@ func WriteHeaders(h http.Header, d *Decision) {
 		policy += ";w=" + strconv.FormatInt(w, 10)
 	}
 	h[HeaderPolicy] = []string{policy}
-	h[HeaderRateLimit] = []string{name+";r="+strconv.FormatInt(t.State.Remaining, 10)+";t="+strconv.FormatInt(d.secondsLeft(t), 10)}
+	h[HeaderRateLimit] = []string{name + ";r=" + strconv.FormatInt(t.State.Remaining, 10) + ";t=" + strconv.FormatInt(d.secondsLeft(t), 10)}
 }
 
 // SpellHeaders gives the headers of a decision back their spelling after they were copied in Go's canonical form.
