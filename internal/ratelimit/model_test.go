@@ -48,6 +48,9 @@ func (p *plainLog) refund(now, units int64) {
 		return
 	}
 	from := p.live(now)
+	if from == len(p.units) {
+		return
+	}
 	for ; from < len(p.units) && units > 0; from++ {
 		off := min(units, p.units[from])
 		p.units[from] -= off
@@ -70,6 +73,16 @@ func (p *plainLog) wait(now, units int64) int64 {
 		}
 	}
 	return -1
+}
+
+// A refund of an expired log does nothing: after a step back of the clock its units count again.
+func TestARefundOfAnExpiredLogLeavesItAlone(t *testing.T) {
+	t.Parallel()
+	l := &Limit{Algorithm: SlidingWindowLog, Quota: 5, Window: time.Second, Cost: 1}
+	s := logState{}.take(l, 10_000_000, 2)
+	s = s.refund(l, 11_001_000, 1)
+	require.EqualValues(t, 0, usedOfLog(s.live(windowOf(l), 11_001_000)))
+	require.EqualValues(t, 2, usedOfLog(s.live(windowOf(l), 10_999_000)))
 }
 
 // The log's running totals, wrapped at 2^52, say the same as a plain list: forward, backward, after refunds.

@@ -81,6 +81,9 @@ func (s logState) refund(l *Limit, now, units int64) logState {
 		return s
 	}
 	live := s.live(window, now)
+	if len(live) == 0 { // nothing to give back: what a step back of the clock would bring to life again stays
+		return s
+	}
 	for len(live) > 0 && units > 0 {
 		if live[0].weight > units {
 			live[0].weight -= units
