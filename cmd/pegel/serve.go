@@ -24,6 +24,7 @@ starts without Redis.` + "\n" + settingsHelp(),
 	}
 	settings := addSettings(cmd, everySetting)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		relaxGC()
 		cfg, err := app.Load(settings.sources())
 		if err != nil {
 			return err

@@ -40,7 +40,7 @@ type Engine struct {
 	ipv6Prefix int
 	log        *slog.Logger
 
-	ids      *idSource
+	ids      *IDSource
 	prepared atomic.Pointer[preparedTenants]
 	status   statusCache
 	// lastComplaint is when an undecidable charge was last logged, in Unix seconds: one line a second, whatever the traffic.
@@ -51,7 +51,7 @@ type Engine struct {
 func New(cfg Config) *Engine {
 	e := &Engine{
 		store: cfg.Store, directory: cfg.Directory, recorder: cfg.Recorder, now: cfg.Now, mode: cfg.Mode,
-		ipv6Prefix: cfg.IPv6Prefix, log: cfg.Log, ids: newIDSource(),
+		ipv6Prefix: cfg.IPv6Prefix, log: cfg.Log, ids: NewIDSource(),
 	}
 	if e.ipv6Prefix == 0 {
 		e.ipv6Prefix = defaultIPv6Prefix

@@ -31,31 +31,68 @@ const resetSlack = 50 * time.Millisecond
 // WriteHeaders sets the headers of the wire contract for a decision. Those of the rate are absent when there are no
 // numbers: no limit applies, or nobody decided.
 func WriteHeaders(h http.Header, d *Decision) {
-	h.Set(HeaderDecision, d.ID)
+	var w headerLines
+	w.text = w.scratch[:0]
+	w.text = append(w.text, d.ID...)
+	w.end(HeaderDecision)
 	if d.Source != ratelimit.SourceRedis {
-		h.Set(HeaderSource, string(d.Source))
+		w.text = append(w.text, d.Source...)
+		w.end(HeaderSource)
 	}
 	if wait, ok := d.RetryAfter(); ok {
-		h.Set(HeaderRetryAfter, strconv.FormatInt(seconds(wait), 10))
+		w.number(HeaderRetryAfter, seconds(wait))
 	}
-	t := d.tightest()
-	if t == nil {
-		return
+	if t := d.tightest(); t != nil {
+		w.rate(d, t)
 	}
-	h[HeaderLimit] = []string{strconv.FormatInt(t.Limit.Quota, 10)}
-	h[HeaderRemaining] = []string{strconv.FormatInt(t.State.Remaining, 10)}
-	h[HeaderReset] = []string{strconv.FormatInt(d.resetAt().Unix(), 10)}
-	if d.Verdict == Slow {
-		h[HeaderSlowdown] = []string{strconv.FormatInt(d.Delay.Milliseconds(), 10)}
-	}
+	w.set(h)
+}
 
-	name := quoted(t.Limit.Name)
-	policy := name + ";q=" + strconv.FormatInt(t.Limit.Quota, 10)
-	if w := ceilSeconds(t.Limit.Span()); w > 0 {
-		policy += ";w=" + strconv.FormatInt(w, 10)
+// headerLines collects the lines of one answer in one piece of memory: they are written for every decision.
+type headerLines struct {
+	names   [9]string
+	ends    [9]int // where in text the value of each ends
+	n       int
+	text    []byte
+	scratch [256]byte
+}
+
+// rate writes the lines about the tightest limit.
+func (w *headerLines) rate(d *Decision, t *LimitState) {
+	w.number(HeaderLimit, t.Limit.Quota)
+	w.number(HeaderRemaining, t.State.Remaining)
+	w.number(HeaderReset, d.resetAt().Unix())
+	if d.Verdict == Slow {
+		w.number(HeaderSlowdown, d.Delay.Milliseconds())
 	}
-	h[HeaderPolicy] = []string{policy}
-	h[HeaderRateLimit] = []string{name + ";r=" + strconv.FormatInt(t.State.Remaining, 10) + ";t=" + strconv.FormatInt(d.secondsLeft(t), 10)}
+	w.text = strconv.AppendInt(append(appendQuoted(w.text, t.Limit.Name), ";q="...), t.Limit.Quota, 10)
+	if span := ceilSeconds(t.Limit.Span()); span > 0 {
+		w.text = strconv.AppendInt(append(w.text, ";w="...), span, 10)
+	}
+	w.end(HeaderPolicy)
+	w.text = strconv.AppendInt(append(appendQuoted(w.text, t.Limit.Name), ";r="...), t.State.Remaining, 10)
+	w.text = strconv.AppendInt(append(w.text, ";t="...), d.secondsLeft(t), 10)
+	w.end(HeaderRateLimit)
+}
+
+func (w *headerLines) number(name string, v int64) {
+	w.text = strconv.AppendInt(w.text, v, 10)
+	w.end(name)
+}
+
+// end says that what was appended since the last end is the value of a header.
+func (w *headerLines) end(name string) {
+	w.names[w.n], w.ends[w.n] = name, len(w.text)
+	w.n++
+}
+
+func (w *headerLines) set(h http.Header) {
+	text, values, from := string(w.text), make([]string, w.n), 0
+	for i := range values {
+		values[i] = text[from:w.ends[i]]
+		h[w.names[i]] = values[i : i+1 : i+1]
+		from = w.ends[i]
+	}
 }
 
 // SpellHeaders gives the headers of a decision back their spelling after they were copied in Go's canonical form.
@@ -138,11 +175,10 @@ func ceilTime(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// quoted is a structured field's string (RFC 9651): quotes and backslashes escaped, and anything beyond printable ASCII,
-// which such a string cannot hold, percent-encoded.
-func quoted(s string) string {
+// appendQuoted appends a structured field's string (RFC 9651): quotes and backslashes escaped, and anything beyond printable
+// ASCII, which such a string cannot hold, percent-encoded.
+func appendQuoted(b []byte, s string) []byte {
 	const hex = "0123456789ABCDEF"
-	b := make([]byte, 0, len(s)+2)
 	b = append(b, '"')
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -154,5 +190,5 @@ func quoted(s string) string {
 			b = append(b, c)
 		}
 	}
-	return string(append(b, '"'))
+	return append(b, '"')
 }

@@ -9,23 +9,25 @@ import (
 	"github.com/google/uuid"
 )
 
-// idSource makes decision ids: UUIDv7 in the form of RFC 9562, 6.2 with a dedicated counter. 48 bits are the millisecond, 42 a
+// IDSource makes ids of decisions and requests: UUIDv7 in the form of RFC 9562, 6.2 with a dedicated counter. 48 bits are the millisecond, 42 a
 // counter that starts at random, 32 this process's random node. It costs one atomic addition; ids of one process sort in
 // the order they were made, and two replicas meet only if they share node, millisecond and counter.
-type idSource struct {
+type IDSource struct {
 	counter atomic.Uint64
 	node    uint32
 }
 
-func newIDSource() *idSource {
+// NewIDSource makes one with a random node.
+func NewIDSource() *IDSource {
 	var seed [12]byte
 	_, _ = rand.Read(seed[:]) // never fails: crypto/rand ends the process rather than return an error
-	s := &idSource{node: binary.LittleEndian.Uint32(seed[8:])}
+	s := &IDSource{node: binary.LittleEndian.Uint32(seed[8:])}
 	s.counter.Store(binary.LittleEndian.Uint64(seed[:8]))
 	return s
 }
 
-func (s *idSource) next(now time.Time) string {
+// Next is a new id. Safe for concurrent use.
+func (s *IDSource) Next(now time.Time) string {
 	const lowBits = 30
 	n := s.counter.Add(1)
 	var id uuid.UUID

@@ -55,12 +55,12 @@ func (e *Engine) conclude(w *work, m moment) (*Decision, error) {
 // idOf is a new id, but for a repeated refusal the id of the one it repeats: what can be told of it was recorded under that.
 func (e *Engine) idOf(w *work, now time.Time) string {
 	if w.refusal == nil {
-		return e.ids.next(now)
+		return e.ids.Next(now)
 	}
 	if id := w.refusal.Name(); id != "" {
 		return id
 	}
-	return w.refusal.Call(e.ids.next(now))
+	return w.refusal.Call(e.ids.Next(now))
 }
 
 // watches reports whether a limit is never part of the verdict.

@@ -12,11 +12,11 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/google/uuid"
-
+	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/problem"
 )
 
@@ -53,6 +53,9 @@ type surface struct {
 	addresses AddressResolver
 	now       func() time.Time
 	log       *slog.Logger
+	ids       *decision.IDSource // of requests
+	// buffers are the memory that bodies are written in: *[]byte.
+	buffers *sync.Pool
 	// challenge is the WWW-Authenticate of a 401.
 	challenge string
 }
@@ -61,20 +64,11 @@ type surface struct {
 func (s *surface) identify(c *gin.Context) {
 	id := c.GetHeader("X-Request-Id")
 	if !saneRequestID(id) {
-		id = newRequestID()
+		id = s.ids.Next(s.now())
 	}
 	c.Header("X-Request-Id", id)
 	address, trusted := s.addresses.Resolve(c.Request)
 	c.Set(keyExchange, &exchange{requestID: id, address: address, peerTrusted: trusted})
-}
-
-// newRequestID is a random id, or in the unlikely case that the system has no random bits, the empty one's text.
-func newRequestID() string {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return uuid.Nil.String()
-	}
-	return id.String()
 }
 
 // saneRequestID keeps ids fit for a header, a log line and a problem.

@@ -71,10 +71,29 @@ func (p *public) answer(c *gin.Context, d *decision.Decision) {
 	if d.Verdict == decision.Deny {
 		denied := decision.Denied(d, requestID(c))
 		c.Abort()
-		problem.Write(c.Writer, denied.Status, denied)
+		p.writeAppended(c, denied.Status, problem.ContentType, denied.AppendJSON)
 		return
 	}
-	p.writeJSON(c, http.StatusOK, decision.Body(d))
+	p.writeAppended(c, http.StatusOK, mediaJSON, decision.Body(d).AppendJSON)
+}
+
+// mediaJSON is the media type of every body that is no problem.
+const mediaJSON = "application/json"
+
+// bufferKept is up to what size the memory of a body is kept for the next one.
+const bufferKept = 64 << 10
+
+// writeAppended sends a body that writes itself: what is answered most often.
+func (s *surface) writeAppended(c *gin.Context, status int, contentType string, body func([]byte) []byte) {
+	buffer, ok := s.buffers.Get().(*[]byte)
+	if !ok {
+		buffer = new([]byte)
+	}
+	*buffer = body((*buffer)[:0])
+	s.writeRaw(c, status, contentType, *buffer)
+	if cap(*buffer) <= bufferKept {
+		s.buffers.Put(buffer)
+	}
 }
 
 // writeJSON sends a body.
@@ -84,7 +103,7 @@ func (s *surface) writeJSON(c *gin.Context, status int, body any) {
 		s.fail(c, err)
 		return
 	}
-	s.writeRaw(c, status, "application/json", raw)
+	s.writeRaw(c, status, mediaJSON, raw)
 }
 
 func (s *surface) writeRaw(c *gin.Context, status int, contentType string, raw []byte) {
@@ -225,17 +244,25 @@ func (p *public) checkBatch(c *gin.Context) {
 		p.fail(c, err)
 		return
 	}
-	p.writeJSON(c, http.StatusOK, batchBody{Results: p.decideBatch(c, &caller, elements)})
+	results := p.decideBatch(c, &caller, elements)
+	p.writeAppended(c, http.StatusOK, mediaJSON, func(b []byte) []byte {
+		b = append(b, `{"results":[`...)
+		for i, result := range results {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = result.AppendJSON(b)
+		}
+		return append(b, `]}`...)
+	})
 }
 
-// batchBody is the answer to a batch: decisions and problems in the order of the checks.
-type batchBody struct {
-	Results []any `json:"results"`
-}
+// appender is a body that writes itself.
+type appender interface{ AppendJSON(b []byte) []byte }
 
 // decideBatch decides the valid elements in one call and puts every answer where its check was.
-func (p *public) decideBatch(c *gin.Context, caller *decision.Caller, elements []batchElement) []any {
-	results := make([]any, len(elements))
+func (p *public) decideBatch(c *gin.Context, caller *decision.Caller, elements []batchElement) []appender {
+	results := make([]appender, len(elements))
 	hits := make([]decision.Hit, 0, len(elements))
 	places := make([]int, 0, len(elements))
 	for i := range elements {
@@ -273,13 +300,22 @@ func (p *public) batchHit(caller *decision.Caller, e *batchElement) (decision.Hi
 }
 
 // elementProblem is an error as an element's answer; pointers are within the element.
-func (p *public) elementProblem(c *gin.Context, err error) problem.Problem {
+func (p *public) elementProblem(c *gin.Context, err error) appender {
 	body, known := problemOf(err, requestID(c))
 	if !known {
 		p.log.LogAttrs(c.Request.Context(), slog.LevelError, "check of a batch failed",
 			slog.String("request_id", requestID(c)), slog.Any("error", err))
 	}
-	return body
+	return appendedProblem{body}
+}
+
+// appendedProblem is a problem as an element's answer.
+type appendedProblem struct{ problem.Problem }
+
+// AppendJSON leaves it to encoding/json: problems are seldom.
+func (p appendedProblem) AppendJSON(b []byte) []byte {
+	raw, _ := json.Marshal(p.Problem) // our own structs always marshal
+	return append(b, raw...)
 }
 
 // ping is GET /v1/ping: it charges the caller as any API call would. The delay is told, not waited for.

@@ -40,5 +40,5 @@ func (p *public) refund(c *gin.Context) {
 		p.fail(c, err)
 		return
 	}
-	p.writeJSON(c, http.StatusOK, decision.Body(d))
+	p.writeAppended(c, http.StatusOK, mediaJSON, decision.Body(d).AppendJSON)
 }

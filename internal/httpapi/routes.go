@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/httpapi/gen"
 	"github.com/pegel-dev/pegel/internal/tenants"
 )
@@ -146,5 +148,8 @@ func (c *Common) probes(router *gin.Engine, s surface) {
 }
 
 func (c *Common) surface(challenge string) surface {
-	return surface{addresses: c.Addresses, now: c.Now, log: c.Log, challenge: challenge}
+	return surface{
+		addresses: c.Addresses, now: c.Now, log: c.Log, challenge: challenge, ids: decision.NewIDSource(),
+		buffers: &sync.Pool{New: func() any { return new([]byte) }},
+	}
 }

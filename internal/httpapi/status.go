@@ -33,7 +33,7 @@ func (p *public) status(c *gin.Context) {
 		p.fail(c, err)
 		return
 	}
-	p.writeJSON(c, http.StatusOK, decision.Body(d))
+	p.writeAppended(c, http.StatusOK, mediaJSON, decision.Body(d).AppendJSON)
 }
 
 func identified(caller *decision.Caller) bool { return caller.APIKey != nil || caller.Service != nil }
