@@ -19,7 +19,7 @@ const (
 )
 
 var tables = []struct{ name, title string }{
-	{overHTTP, "Over HTTP: POST /v1/check on loopback, keep-alive, a tenant per caller unless it says otherwise. Ratio to the fixed answer."},
+	{overHTTP, "Over HTTP: POST /v1/check on loopback, keep-alive, 1,000 tenants unless it says otherwise. Ratio to the fixed answer."},
 	{onRedis, "As a library on Redis, 1,000 counters. Ratio to redis_rate."},
 	{onHotKey, "As a library on Redis, all callers on one counter. Ratio to redis_rate."},
 	{onPG, "As a library on Postgres, 16 connections. Ratio to a plain upsert of a fixed window."},
@@ -99,14 +99,24 @@ func measure(ctx context.Context, set settings, peers []*peer) (map[*peer]map[in
 }
 
 func (w *world) httpPeers() []*peer {
-	checks := func(s *service, tenantOf func(int) string, want int) func(context.Context, int) (func() error, func(), error) {
+	checks := func(s *service, tenantsOf func(int) []string, want int) func(context.Context, int) (func() error, func(), error) {
 		return func(_ context.Context, n int) (func() error, func(), error) {
-			return s.dial("/v1/check", check(tenantOf(n), 1), want)
+			var bodies []string
+			for _, tenant := range tenantsOf(n) {
+				bodies = append(bodies, check(tenant, 1))
+			}
+			return s.dial("/v1/check", want, bodies...)
 		}
 	}
-	many := func(n int) string { return tenant(n * 37 % tenantCount) }
-	hot := func(int) string { return hotTenant }
-	full := func(int) string { return fullTenant }
+	// Each caller goes through tenants of its own: 64 callers through all of them.
+	many := func(n int) (names []string) {
+		for i := range (tenantCount + 63) / 64 {
+			names = append(names, tenant((n+64*i)%tenantCount))
+		}
+		return names
+	}
+	hot := func(int) []string { return []string{hotTenant} }
+	full := func(int) []string { return []string{fullTenant} }
 	cpu := func(c *child, redis, postgres meter) map[string]meter {
 		m := map[string]meter{"service": ofProcess(c.pid())}
 		if redis != nil {
@@ -122,7 +132,7 @@ func (w *world) httpPeers() []*peer {
 		{
 			table: overHTTP, name: "fixed answer (net/http)", reference: true, cpu: cpu(w.floor, nil, nil),
 			caller: func(context.Context, int) (func() error, func(), error) {
-				return dialHTTP(w.floor.address, w.onRedis.token, "/v1/check", check(hotTenant, 1), http.StatusOK)
+				return dialHTTP(w.floor.address, w.onRedis.token, "/v1/check", http.StatusOK, check(hotTenant, 1))
 			},
 		},
 		{table: overHTTP, name: "pegel, allowed", cpu: onRedisCPU, caller: checks(w.onRedis, many, http.StatusOK)},
@@ -131,7 +141,7 @@ func (w *world) httpPeers() []*peer {
 		{
 			table: overHTTP, name: fmt.Sprintf("pegel, batches of %d", perBatch), decisions: perBatch, cpu: onRedisCPU,
 			caller: func(_ context.Context, n int) (func() error, func(), error) {
-				return w.onRedis.dial("/v1/check/batch", batch(n*37), http.StatusOK)
+				return w.onRedis.dial("/v1/check/batch", http.StatusOK, batch(n*37))
 			},
 		},
 		{table: overHTTP, name: "pegel without Redis, allowed", cpu: onPGCPU, caller: checks(w.onPG, many, http.StatusOK)},

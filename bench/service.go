@@ -18,10 +18,10 @@ import (
 const (
 	adminToken = "bench-administrator-0123456789abcdef"
 	// tenantCount is how many tenants the checks of a many-tenants peer go through.
-	tenantCount = 200
+	tenantCount = 1000
 	hotTenant   = "hot"
 	fullTenant  = "full" // at its limit, for longer than the run
-	perBatch    = 64
+	perBatch    = 100
 )
 
 // service is a running Pegel with tenants and a token that may check them.
@@ -220,22 +220,27 @@ func batch(n int) string {
 	return `{"checks":[` + strings.Join(checks, ",") + `]}`
 }
 
-// dial opens a connection that posts one and the same body again and again and wants one and the same status. It is a plain
-// HTTP/1.1 client without pool or goroutines, since it shares the cores with what it measures.
-func (s *service) dial(path, body string, want int) (call func() error, end func(), err error) {
-	return dialHTTP(s.child.address, s.token, path, body, want)
+// dial opens a connection that posts its bodies in turn and wants one and the same status. It is a plain HTTP/1.1 client
+// without pool or goroutines, since it shares the cores with what it measures.
+func (s *service) dial(path string, want int, bodies ...string) (call func() error, end func(), err error) {
+	return dialHTTP(s.child.address, s.token, path, want, bodies...)
 }
 
-func dialHTTP(address, token, path, body string, want int) (call func() error, end func(), err error) {
+func dialHTTP(address, token, path string, want int, bodies ...string) (call func() error, end func(), err error) {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		return nil, nil, err
 	}
-	request := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-		path, address, token, len(body), body)
+	requests := make([][]byte, len(bodies))
+	for i, body := range bodies {
+		requests[i] = fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			path, address, token, len(body), body)
+	}
 	reader := bufio.NewReaderSize(conn, 64<<10)
+	turn := 0
 	call = func() error {
-		if _, err := conn.Write(request); err != nil {
+		turn++
+		if _, err := conn.Write(requests[turn%len(requests)]); err != nil {
 			return err
 		}
 		resp, err := http.ReadResponse(reader, nil)
