@@ -15,10 +15,11 @@ type cellOf[S model[S]] struct{ state S }
 func (c *cellOf[S]) look(l *Limit, now, units int64) look { return c.state.look(l, now, units) }
 func (c *cellOf[S]) take(l *Limit, now, units int64)      { c.state = c.state.take(l, now, units) }
 func (c *cellOf[S]) refund(l *Limit, now, units int64)    { c.state = c.state.refund(l, now, units) }
+func (c *cellOf[S]) deadAt(l *Limit, now int64) int64     { return c.state.deadAt(l, now) }
+
 func (c *cellOf[S]) raise(l *Limit, now int64, known []Portion) {
 	c.state = c.state.raise(l, now, known)
 }
-func (c *cellOf[S]) deadAt(l *Limit, now int64) int64 { return c.state.deadAt(l, now) }
 
 func (c *cellOf[S]) report(l *Limit, now, units int64, out *CounterState) {
 	c.state.report(l, now, units, out)

@@ -55,7 +55,7 @@ func newLiar(t *testing.T, redis string) *liar {
 // serve passes one command after the other on, with its answer: the store sends one at a time on each connection, or
 // a pipeline whose answers come in order.
 func (l *liar) serve(client net.Conn) {
-	server, err := net.Dial("tcp", l.redis) //nolint:noctx // loopback, and it ends with the connections
+	server, err := net.Dial("tcp", l.redis)
 	if err != nil {
 		_ = client.Close()
 		return
@@ -140,7 +140,7 @@ func TestEveryWayRedisFails(t *testing.T) {
 	f := onServers(t, "redis://"+l.Addr().String(), testenv.Postgres(t), patientBudget)
 	settles(t, f, ratelimit.SourceRedis)
 
-	says := func(error string) func() { return func() { text := "-" + error + "\r\n"; l.answer.Store(&text) } }
+	says := func(text string) func() { return func() { text := "-" + text + "\r\n"; l.answer.Store(&text) } }
 	for _, fault := range []struct {
 		name string
 		on   func()

@@ -58,26 +58,27 @@ func (p *pair) take(n int, l *ratelimit.Limit) (admitted int) {
 func (p *pair) mirror() { require.NoError(p.t, p.Mirror(context.Background())) }
 
 // used is what a store says of a limit's counter.
-func used(t testing.TB, s ratelimit.Store, l *ratelimit.Limit) int64 {
-	t.Helper()
+func used(tb testing.TB, s ratelimit.Store, l *ratelimit.Limit) int64 {
+	tb.Helper()
 	charges := hit(l)
 	charges[0].Kind = ratelimit.Peek
-	out, err := decide(t, s, charges)
-	require.NoError(t, err)
+	out, err := decide(tb, s, charges)
+	require.NoError(tb, err)
 	return out.Counters[0].Used
 }
 
-func carries(t *testing.T, test func(t *testing.T, p *pair)) {
+func carries(t *testing.T, test func(p *pair)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t)
 		defer p.close()
-		test(t, p)
+		test(p)
 	})
 }
 
 func TestTheMirrorTellsTotals(t *testing.T) {
-	carries(t, func(t *testing.T, p *pair) {
+	carries(t, func(p *pair) {
+		t := p.t
 		l, idle := perMinute("a", 100, ratelimit.FailOpen), perMinute("idle", 100, ratelimit.FailOpen)
 		p.take(60, l)
 		p.take(19, idle)
@@ -109,7 +110,8 @@ func TestTheMirrorTellsTotals(t *testing.T) {
 
 // A pass of unknown outcome is simply repeated.
 func TestTheMirrorRepeatsWhatMayHaveFailed(t *testing.T) {
-	carries(t, func(t *testing.T, p *pair) {
+	carries(t, func(p *pair) {
+		t := p.t
 		l := perMinute("a", 100, ratelimit.FailOpen)
 		p.take(60, l)
 		p.postgres.does(func(ctx context.Context, charges []ratelimit.Charge, out []ratelimit.Outcome) error {
@@ -133,7 +135,8 @@ func TestTheMirrorRepeatsWhatMayHaveFailed(t *testing.T) {
 
 // The first call on the fallback takes along what was not mirrored yet, a small use as well as a large one.
 func TestTheFirstFallbackTellsWhatIsPending(t *testing.T) {
-	carries(t, func(t *testing.T, p *pair) {
+	carries(t, func(p *pair) {
+		t := p.t
 		large, small := perMinute("large", 100, ratelimit.FailOpen), perMinute("small", 100, ratelimit.FailOpen)
 		p.take(60, large)
 		p.take(10, small)
@@ -146,7 +149,8 @@ func TestTheFirstFallbackTellsWhatIsPending(t *testing.T) {
 func TestTheReturnIsToppedUpOnce(t *testing.T) {
 	for _, keeps := range []bool{true, false} {
 		t.Run(fmt.Sprintf("data kept: %t", keeps), func(t *testing.T) {
-			carries(t, func(t *testing.T, p *pair) {
+			carries(t, func(p *pair) {
+				t := p.t
 				l := perMinute("a", 100, ratelimit.FailOpen)
 				p.take(60, l)
 				p.redis.does(fails)
@@ -178,7 +182,8 @@ func TestTheReturnIsToppedUpOnce(t *testing.T) {
 
 // A single call that Postgres answered is made up for, although no breaker opened.
 func TestASingleFallbackIsToppedUp(t *testing.T) {
-	carries(t, func(t *testing.T, p *pair) {
+	carries(t, func(p *pair) {
+		t := p.t
 		l := perMinute("a", 100, ratelimit.FailOpen)
 		p.take(10, l)
 		p.redis.does(fails)
@@ -193,7 +198,8 @@ func TestASingleFallbackIsToppedUp(t *testing.T) {
 func TestAnotherServerIsToppedUp(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		t.Run(fmt.Sprintf("Postgres away: %t", away), func(t *testing.T) {
-			carries(t, func(t *testing.T, p *pair) {
+			carries(t, func(p *pair) {
+				t := p.t
 				l := perMinute("a", 100, ratelimit.FailOpen)
 				p.take(60, l)
 				if away {
@@ -215,7 +221,8 @@ func TestAnotherServerIsToppedUp(t *testing.T) {
 
 // A server that has been up for longer than a window needs nothing, so a start asks Postgres for nothing.
 func TestAnOldServerNeedsNothing(t *testing.T) {
-	carries(t, func(t *testing.T, p *pair) {
+	carries(t, func(p *pair) {
+		t := p.t
 		p.born = time.Now().Add(-2 * time.Minute)
 		p.lives.Add(1)
 		p.take(10, perMinute("a", 100, ratelimit.FailOpen))
@@ -229,7 +236,8 @@ func TestAnOldServerNeedsNothing(t *testing.T) {
 
 // More subjects than a replica remembers cost memory up to a bound, and are counted.
 func TestTheMirrorIsBounded(t *testing.T) {
-	carries(t, func(t *testing.T, p *pair) {
+	carries(t, func(p *pair) {
+		t := p.t
 		l := perMinute("a", 1, ratelimit.FailOpen)
 		out := make([]ratelimit.Outcome, 1)
 		for i := range 300_000 {

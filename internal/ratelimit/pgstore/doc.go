@@ -14,6 +14,11 @@
 // counters first, in one order for all callers, so calls on one counter queue and never deadlock. A batch is cut into
 // calls of at most 32 counters, which bounds the locks one transaction holds. Peeks take no lock and write nothing.
 //
+// # Handing over
+//
+// Raises, which make sure that a counter shows at least what Redis has counted, are settled by rate_limit_raise
+// (migrations/000005) in calls of their own; an Account says how old the units of a counter are, row by row.
+//
 // # When Postgres is away
 //
 // Decide answers ratelimit.ErrUnavailable within the store's timeout (150 ms unless told otherwise), whether the server is

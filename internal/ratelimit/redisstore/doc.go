@@ -9,6 +9,8 @@
 // script's text), READONLY (once, over new connections), and on a cluster MOVED and ASK. Nothing is sent twice after a
 // timeout or a broken connection, so nothing is ever counted twice.
 //
+// Handing over. Raises go by a script of their own, raise.lua, always as a text; Lives says when counters may have been lost.
+//
 // Failing. Every call ends by its deadline (Config.Timeout, or the caller's when that is sooner), waiting for a connection
 // and making one included. An error wraps ratelimit.ErrUnavailable, unless the caller cancelled. The store neither retries
 // nor fails over nor opens a breaker; that is for the decorators in ratelimit. Making a Store contacts nobody, so a start
