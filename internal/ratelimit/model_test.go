@@ -83,6 +83,9 @@ func TestARefundOfAnExpiredLogLeavesItAlone(t *testing.T) {
 	s = s.refund(l, 11_001_000, 1)
 	require.EqualValues(t, 0, usedOfLog(s.live(windowOf(l), 11_001_000)))
 	require.EqualValues(t, 2, usedOfLog(s.live(windowOf(l), 10_999_000)))
+	s = s.raise(l, 11_001_000, []Portion{{Units: 1}}) // nor does a raise trim
+	require.EqualValues(t, 1, usedOfLog(s.live(windowOf(l), 11_001_000)))
+	require.EqualValues(t, 3, usedOfLog(s.live(windowOf(l), 10_999_000)))
 }
 
 // The log's running totals, wrapped at 2^52, say the same as a plain list: forward, backward, after refunds.

@@ -96,17 +96,18 @@ func (s logState) refund(l *Limit, now, units int64) logState {
 }
 
 // raise appends the youngest of what is known, as far as it is missing: each portion at its own time, or right behind the
-// newest entry when it is older than that, which can only be stricter.
+// newest entry when it is older than that, which can only be stricter. It trims nothing: a step back of the clock brings to
+// life again what was there.
 func (s logState) raise(l *Limit, now int64, known []Portion) logState {
 	window := windowOf(l)
-	live := s.live(window, now)
-	missing := sinceThen(known, window) - usedOfLog(live)
+	missing := sinceThen(known, window) - usedOfLog(s.live(window, now))
 	if missing <= 0 {
 		return s
 	}
 	var last logEntry
+	entries := s.entries[:0]
 	if n := len(s.entries); n > 0 && s.entries[n-1].score <= now+window {
-		last = s.entries[n-1]
+		last, entries = s.entries[n-1], s.entries
 	}
 	var added []Portion
 	for _, p := range known {
@@ -117,16 +118,13 @@ func (s logState) raise(l *Limit, now int64, known []Portion) logState {
 		added = append(added, Portion{p.Age, units})
 		missing -= units
 	}
-	if len(live) == 0 {
-		live = s.entries[:0]
-	}
 	for i := len(added) - 1; i >= 0; i-- {
 		last.score = max(now-added[i].Age.Microseconds(), last.score+1)
 		last.weight = added[i].Units
 		last.cum = (last.cum + last.weight) & logCum
-		live = append(live, last)
+		entries = append(entries, last)
 	}
-	return logState{entries: live}
+	return logState{entries: entries}
 }
 
 func (s logState) report(l *Limit, now, units int64, out *CounterState) {
