@@ -7,6 +7,7 @@ import (
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/ratelimit/pgstore"
 	"github.com/pegel-dev/pegel/internal/ratelimit/storetest"
+	"github.com/pegel-dev/pegel/internal/testenv"
 )
 
 func TestSuite(t *testing.T) {
@@ -23,4 +24,14 @@ func TestSuite(t *testing.T) {
 			return s
 		},
 	})
+}
+
+// Guarantee: bursts of two replicas aimed at round minutes never get more than the quota in any trailing minute.
+func TestBurstsAimedAtRoundMinutes(t *testing.T) {
+	t.Parallel()
+	url, clock := testenv.Postgres(t), storetest.NewClock()
+	replica := func() ratelimit.Store {
+		return pgstore.New(newPool(t, url, 4), pgstore.WithTimeout(patient), pgstore.WithClock(func() time.Time { return time.UnixMicro(clock.Now()) }))
+	}
+	storetest.Aimed(t, clock, storetest.Segmented, replica(), replica())
 }

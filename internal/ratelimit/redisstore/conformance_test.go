@@ -30,6 +30,13 @@ func TestConformsOnMiniredis(t *testing.T) {
 	})
 }
 
+// Guarantee: bursts of two replicas aimed at round minutes never get more than the quota in any trailing minute.
+func TestBurstsAimedAtRoundMinutes(t *testing.T) {
+	t.Parallel()
+	clock, replica := storetest.NewClock(), onTestClock(testenv.Redis)
+	storetest.Aimed(t, clock, storetest.Exact, replica(t, clock), replica(t, clock))
+}
+
 func onTestClock(url func(testing.TB) string) func(testing.TB, *storetest.Clock) ratelimit.Store {
 	return func(tb testing.TB, clock *storetest.Clock) ratelimit.Store {
 		tb.Helper()
