@@ -3,83 +3,14 @@ package pgstore_test
 import (
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/ratelimit/pgstore"
-	"github.com/pegel-dev/pegel/internal/testenv"
 )
-
-// Charges that touch {A,B} and {B,A}, in batches that do the same, from two processes' pools, while rows are pruned and
-// given back: no deadlock, and every admitted hit is counted.
-func TestOppositeOrdersNeverDeadlock(t *testing.T) {
-	t.Parallel()
-	url := testenv.Postgres(t)
-	var stores [2]*pgstore.Store
-	for i := range stores {
-		stores[i] = pgstore.New(newPool(t, url, 8), pgstore.WithTimeout(patient))
-	}
-	hour := window(ratelimit.SlidingWindowLog, 1_000_000, time.Hour)
-	day := window(ratelimit.FixedWindow, 1_000_000, 24*time.Hour)
-	keys := make([]ratelimit.Counter, 12)
-	for i := range keys {
-		keys[i] = counter([]*ratelimit.Limit{hour, day}[i%2])
-	}
-	before := deadlocks(t, url)
-
-	var taken [12]atomic.Int64
-	var all sync.WaitGroup
-	for w := range 64 {
-		all.Go(func() {
-			r := rand.New(rand.NewPCG(uint64(w), 1))
-			for range 12 {
-				var charges []ratelimit.Charge
-				var pairs [][2]int
-				for range 1 + r.IntN(4) {
-					a, b := r.IntN(12), r.IntN(12)
-					if a == b {
-						b = (a + 1) % 12
-					}
-					pairs = append(pairs, [2]int{a, b})
-					charges = append(charges, take(1, 1, keys[a], keys[b]))
-				}
-				out := make([]ratelimit.Outcome, len(charges))
-				if err := stores[w%2].Decide(t.Context(), charges, out); err != nil {
-					t.Error(err)
-					return
-				}
-				for i, p := range pairs {
-					taken[p[0]].Add(out[i].Admitted)
-					taken[p[1]].Add(out[i].Admitted)
-				}
-				if r.IntN(8) == 0 {
-					if _, err := stores[w%2].Prune(t.Context(), 10); err != nil {
-						t.Error(err)
-					}
-				}
-			}
-		})
-	}
-	all.Wait()
-	for i := range keys {
-		require.Equal(t, taken[i].Load(), one(t, stores[0], peek(keys[i])).Counters[0].Used)
-	}
-	require.Equal(t, before, deadlocks(t, url))
-}
-
-func deadlocks(t *testing.T, url string) (n int64) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
-	defer conn.Close(t.Context())
-	require.NoError(t, conn.QueryRow(t.Context(), `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`).Scan(&n))
-	return n
-}
 
 // Real time, random bursts around a window's edges: never more than the quota in any trailing window.
 func TestWorstTrailingWindow(t *testing.T) {
