@@ -3,7 +3,6 @@ package scripts_test
 import (
 	"os"
 	"os/exec"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -18,7 +17,7 @@ func TestMakeHelpNamesEveryTarget(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for target := range strings.FieldsSeq("build run test test-short soak lint generate generate-check bench migrate-new fmt tidy-check") {
-		require.Regexp(t, regexp.MustCompile(`(?m)^  `+target+` +\S.{10,}$`), string(out))
+		require.Regexp(t, `(?m)^  `+target+` +\S.{10,}$`, string(out))
 	}
 }
 

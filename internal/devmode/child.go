@@ -94,13 +94,20 @@ func (c *child) exited() bool {
 	}
 }
 
-// signal sends sig to the process and all its descendants. (Postgres gives every backend a session of its own, so the
-// process group alone would miss them.) The parent is signalled first, so that it makes no more children meanwhile.
-func (c *child) signal(sig syscall.Signal) error {
+// freeze stops the process and all its descendants, and returns when none of them runs any more.
+func (c *child) freeze() error {
 	if c.exited() {
 		return fmt.Errorf("%s is not running", c.spec.name)
 	}
-	return signalTree(c.cmd.Process.Pid, sig)
+	return freezeTree(c.cmd.Process.Pid)
+}
+
+// thaw lets a frozen process and all its descendants go on.
+func (c *child) thaw() error {
+	if c.exited() {
+		return fmt.Errorf("%s is not running", c.spec.name)
+	}
+	return thawTree(c.cmd.Process.Pid)
 }
 
 // stop asks the process to end, kills it when it does not within stopGrace, and returns when it is gone.
@@ -108,7 +115,7 @@ func (c *child) stop() error {
 	if c.exited() {
 		return nil
 	}
-	_ = signalTree(c.cmd.Process.Pid, syscall.SIGCONT) // a paused process cannot act on anything
+	_ = thawTree(c.cmd.Process.Pid) // a frozen process cannot act on anything
 	if err := c.cmd.Process.Signal(c.spec.stop); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop %s: %w", c.spec.name, err)
 	}
@@ -167,117 +174,6 @@ func tail(path string) string {
 	return strings.TrimSpace(string(bytes.ToValidUTF8(raw, nil)))
 }
 
-// signalTree signals a process and everything below it.
-func signalTree(pid int, sig syscall.Signal) error {
-	if err := syscall.Kill(pid, sig); err != nil {
-		return fmt.Errorf("signal process %d: %w", pid, err)
-	}
-	for _, p := range descendants(pid) {
-		_ = syscall.Kill(p, sig) // it may have ended meanwhile
-	}
-	return nil
-}
-
-// killTree kills a process and everything below it and waits until the latter is gone: a Postgres whose old backends
-// still hold its shared memory does not start again. The parent is stopped first: once it is dead, its children are
-// somebody else's and cannot be told any more.
-func killTree(pid int) {
-	_ = syscall.Kill(pid, syscall.SIGSTOP) // whoever cannot be stopped is gone
-	below := descendants(pid)
-	for _, p := range append(below, pid) {
-		_ = syscall.Kill(p, syscall.SIGKILL)
-	}
-	poll(killWait, func() bool {
-		for _, p := range below {
-			if running(p) {
-				return false
-			}
-		}
-		return true
-	})
-}
-
-// running reports whether a process exists and is more than a zombie.
-func running(pid int) bool {
-	if syscall.Kill(pid, 0) != nil {
-		return false
-	}
-	return commandLine(pid) != "" // a zombie has none
-}
-
-// descendants are the processes below pid.
-func descendants(pid int) []int {
-	children := map[int][]int{}
-	for _, p := range processes() {
-		children[p.parent] = append(children[p.parent], p.pid)
-	}
-	var all []int
-	for queue := children[pid]; len(queue) > 0; {
-		p := queue[0]
-		queue = append(queue[1:], children[p]...)
-		all = append(all, p)
-	}
-	return all
-}
-
-type process struct{ pid, parent int }
-
-// processes lists what runs on the machine: from /proc, or where there is none from ps.
-func processes() []process {
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil || len(stats) == 0 {
-		return processesFromPS()
-	}
-	list := make([]process, 0, len(stats))
-	for _, path := range stats {
-		raw, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended
-		}
-		// pid (name) state ppid …: the name may hold anything, so read behind its last bracket.
-		end := bytes.LastIndexByte(raw, ')')
-		if end < 0 {
-			continue
-		}
-		fields := strings.Fields(string(raw[end+1:]))
-		pid, errPID := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if errPID != nil || len(fields) < 2 {
-			continue
-		}
-		if parent, err := strconv.Atoi(fields[1]); err == nil {
-			list = append(list, process{pid: pid, parent: parent})
-		}
-	}
-	return list
-}
-
-func processesFromPS() []process {
-	out, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output() //nolint:noctx // a listing that ends by itself
-	if err != nil {
-		return nil
-	}
-	var list []process
-	for line := range strings.Lines(string(out)) {
-		var p process
-		if _, err := fmt.Sscan(line, &p.pid, &p.parent); err == nil {
-			list = append(list, p)
-		}
-	}
-	return list
-}
-
-// commandLine is how a process was started; empty when there is no such process.
-func commandLine(pid int) string {
-	if raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil {
-		return string(bytes.ReplaceAll(raw, []byte{0}, []byte{' '}))
-	}
-	out, err := exec.Command("ps", "-o", "args=", "-p", strconv.Itoa(pid)).Output() //nolint:gosec,noctx // pid is a number; ps ends by itself
-	if err != nil {
-		return ""
-	}
-	return string(out)
-}
-
 // endLeftover ends the server whose pid file is in dir, if it is still running.
 func endLeftover(dir, name string) {
 	raw, err := os.ReadFile(pidPath(dir, name))
@@ -294,7 +190,7 @@ func endLeftover(dir, name string) {
 	if !ours() {
 		return
 	}
-	_ = signalTree(pid, syscall.SIGCONT)
+	_ = thawTree(pid)
 	_ = syscall.Kill(pid, syscall.SIGINT)
 	if poll(stopGrace, func() bool { return !ours() }) {
 		return

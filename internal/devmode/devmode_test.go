@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -49,9 +50,8 @@ func TestPostgresLife(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	require.NoError(t, p.Pause())
-	for _, pid := range append(descendants(p.child.cmd.Process.Pid), p.child.cmd.Process.Pid) {
-		// A zombie that its stopped parent cannot reap does nothing either.
-		require.Eventually(t, func() bool { return strings.Contains("TZ", processState(t, pid)) }, 5*time.Second, 5*time.Millisecond, "process %d runs on", pid)
+	for _, process := range tree(p.child.cmd.Process.Pid) {
+		require.True(t, process.still(), "process %d runs on", process.pid)
 	}
 
 	require.NoError(t, p.Stop(), "a paused server can be stopped")
@@ -66,14 +66,33 @@ func TestPostgresLife(t *testing.T) {
 	require.NoError(t, ask())
 }
 
-func processState(t *testing.T, pid int) string {
-	t.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if os.IsNotExist(err) {
-		return "T" // gone is as good as stopped
+// Guarantee: when Pause returns nothing answers, however many sessions were just being opened.
+func TestPauseMissesNoNewSession(t *testing.T) {
+	t.Parallel()
+	p := startTestPostgres(t)
+	var dialling sync.WaitGroup
+	stop := make(chan struct{})
+	for range 4 { // a fork at every moment
+		dialling.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				_ = askPostgres(t.Context(), socketPath(p.opts.Dir, p.port)) // gets no answer while the server is frozen
+			}
+		})
 	}
-	require.NoError(t, err)
-	return strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))[0]
+	for range 20 {
+		require.NoError(t, p.Pause())
+		for _, process := range tree(p.child.cmd.Process.Pid) {
+			require.True(t, process.still(), "process %d runs on", process.pid)
+		}
+		require.NoError(t, p.Resume())
+	}
+	close(stop)
+	dialling.Wait()
 }
 
 func TestRedisLife(t *testing.T) {

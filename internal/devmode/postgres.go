@@ -106,12 +106,12 @@ func (p *Postgres) Kill() error { return p.with((*child).kill, true) }
 
 // Pause freezes the server with every session: connections stay open and nothing answers.
 func (p *Postgres) Pause() error {
-	return p.with(func(c *child) error { return c.signal(syscall.SIGSTOP) }, false)
+	return p.with((*child).freeze, false)
 }
 
 // Resume lets a paused server go on.
 func (p *Postgres) Resume() error {
-	return p.with(func(c *child) error { return c.signal(syscall.SIGCONT) }, false)
+	return p.with((*child).thaw, false)
 }
 
 // Done is closed when the server that runs now has ended, whoever ended it.

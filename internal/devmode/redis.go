@@ -97,12 +97,12 @@ func (r *Redis) Kill() error { return r.with((*child).kill, true) }
 
 // Pause freezes the server: connections stay open, even new ones are accepted by the kernel, and nothing answers.
 func (r *Redis) Pause() error {
-	return r.with(func(c *child) error { return c.signal(syscall.SIGSTOP) }, false)
+	return r.with((*child).freeze, false)
 }
 
 // Resume lets a paused server go on.
 func (r *Redis) Resume() error {
-	return r.with(func(c *child) error { return c.signal(syscall.SIGCONT) }, false)
+	return r.with((*child).thaw, false)
 }
 
 // Done is closed when the server that runs now has ended, whoever ended it.
