@@ -158,7 +158,7 @@ func TestBothStoresAway(t *testing.T) {
 	}
 }
 
-// Guarantee: a Redis that would forget counters is named in the log.
+// Guarantee: a Redis that would forget counters is named in the log and on /readyz.
 func TestEvictingRedisIsNamed(t *testing.T) {
 	t.Parallel()
 	redis := testenv.RedisServer(t, "--maxmemory-policy", "allkeys-lru")
@@ -166,4 +166,8 @@ func TestEvictingRedisIsNamed(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return strings.Contains(r.logs.String(), "maxmemory-policy noeviction") && strings.Contains(r.logs.String(), "allkeys-lru")
 	}, 15*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool {
+		a, err := call(t.Context(), http.MethodGet, r.public+"/readyz", "", nil)
+		return err == nil && a.status == http.StatusOK && strings.Contains(string(a.body), `"warnings":["Redis forgets`)
+	}, 5*time.Second, 20*time.Millisecond)
 }

@@ -51,7 +51,7 @@ func (h *health) postgres() string         { return h.stores.postgresHealth() }
 // local is then decided by the limits (source none), and a balancer that took every replica away would turn `open` into an
 // outage.
 func (h *health) Readiness() httpapi.Readiness {
-	r := httpapi.Readiness{Source: h.source(), Redis: h.redis(), Postgres: h.postgres()}
+	r := httpapi.Readiness{Source: h.source(), Redis: h.redis(), Postgres: h.postgres(), Warnings: h.stores.warnings()}
 	switch phase(h.phase.Load()) {
 	case starting:
 		r.Status = "starting"

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,6 +20,10 @@ const (
 	// somebody has left before they ended.
 	redisCalls = 64
 	closeLimit = 2 * time.Second
+	// checkEvery is how often Redis' settings are looked at.
+	checkEvery = 15 * time.Second
+	// evictsWarning is for people, in the log and on /readyz.
+	evictsWarning = "Redis forgets counters when its memory is full: set maxmemory-policy noeviction"
 )
 
 // stores is everything counters may live in, put together so that the engine sees one Store: what was refused is refused from
@@ -36,6 +41,7 @@ type stores struct {
 
 	postgresProbe *probe
 	redisProbe    *probe // nil without Redis
+	evicts        atomic.Bool
 }
 
 // openStores makes them; nothing connects before it is used. Flown is told of every call that decisions were merged into.
@@ -105,9 +111,9 @@ func (s *stores) watch(ctx context.Context) {
 	all.Wait()
 }
 
-// checkRedis warns once of a server that would forget counters, as soon as it can be asked.
+// checkRedis looks now and then whether the server would forget counters: a warning of /readyz, and one line when it begins.
 func (s *stores) checkRedis(ctx context.Context) {
-	for sleep(ctx, probeEvery) {
+	for pause := probeEvery; sleep(ctx, pause); {
 		if s.redisProbe.state() != storeUp {
 			continue
 		}
@@ -115,11 +121,21 @@ func (s *stores) checkRedis(ctx context.Context) {
 		if err != nil {
 			continue
 		}
-		if policy := info.MaxmemoryPolicy; policy != "" && policy != "noeviction" {
-			s.log.Warn("Redis forgets counters when its memory is full: set maxmemory-policy noeviction", slog.String("policy", policy))
+		pause = checkEvery
+		evicts := info.MaxmemoryPolicy != "" && info.MaxmemoryPolicy != "noeviction"
+		if evicts && !s.evicts.Load() {
+			s.log.Warn(evictsWarning, slog.String("policy", info.MaxmemoryPolicy))
 		}
-		return
+		s.evicts.Store(evicts)
 	}
+}
+
+// warnings are what an operator should change although all is well now.
+func (s *stores) warnings() []string {
+	if s.evicts.Load() {
+		return []string{evictsWarning}
+	}
+	return nil
 }
 
 // health is a store as this replica sees it: down when the probe does not reach it or the breaker has given it up.

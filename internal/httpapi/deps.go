@@ -47,6 +47,8 @@ type Readiness struct {
 	// Redis and Postgres are "up", "down" or "unconfigured".
 	Redis    string `json:"redis"`
 	Postgres string `json:"postgres"`
+	// Warnings are what an operator should change although all is well now.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // Replica is a replica's stores as GET /admin/rate-limits shows them.

@@ -992,6 +992,9 @@ type Readiness struct {
 	Redis  StoreState      `json:"redis"`
 	Source SourceName      `json:"source"`
 	Status ReadinessStatus `json:"status"`
+
+	// Warnings What an operator should change although all is well now: a Redis that evicts counters.
+	Warnings *[]string `json:"warnings,omitempty"`
 }
 
 // ReadinessStatus defines model for Readiness.Status.
