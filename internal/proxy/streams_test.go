@@ -160,7 +160,6 @@ func TestSmuggling(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, res.StatusCode, "%q", body)
 		require.True(t, res.Close, "%q", body)
 	}
-
 }
 
 // An absolute-form target is its path; its host is the proxy's business.
