@@ -81,8 +81,9 @@ func openStores(
 	}
 	s.failover = ratelimit.NewFailover(failover)
 	s.batcher = ratelimit.NewBatcher(s.failover, ratelimit.BatcherConfig{
-		// What waits longer than Postgres may take for an answer would come too late: on_store_failure decides.
-		Patience: cfg.DatabaseDecisionTimeout, Now: now, Full: s.failover.Nobody(), Flown: flown,
+		// What waits longer than a whole flight may take, a hung Redis and a hung Postgres included, would come too late:
+		// on_store_failure decides.
+		Patience: cfg.RedisTimeout + cfg.DatabaseDecisionTimeout, Now: now, Full: s.failover.Nobody(), Flown: flown,
 	})
 	s.denials = ratelimit.NewDenyCache(s.batcher, now, 0)
 	return s, nil
