@@ -35,6 +35,7 @@ type libraries struct {
 	world  *world
 	client *redis.Client
 	store  *redisstore.Store
+	merged ratelimit.Store // store behind the decorators that the service has
 	pool   *pgxpool.Pool
 	plain  *pgxpool.Pool // like pool, for the plain upsert
 	pg     *pgstore.Store
@@ -53,6 +54,7 @@ func (w *world) openLibraries(ctx context.Context) (l *libraries, err error) {
 	if l.store, err = redisstore.New(redisstore.Config{URL: w.redis.URL(), Timeout: patient, PoolSize: redisConns, Now: time.Now}, slog.New(slog.DiscardHandler)); err != nil {
 		return l, err
 	}
+	l.merged = ratelimit.NewDenyCache(ratelimit.NewBatcher(l.store, ratelimit.BatcherConfig{}), time.Now, 0)
 	url, err := w.database(ctx, "library")
 	if err != nil {
 		return l, err
@@ -112,18 +114,20 @@ func (l *libraries) peers() []*peer {
 		peers = append(peers,
 			&peer{table: table.name, name: "redis_rate (GCRA)", reference: true, cpu: onRedisCPU, caller: single(l.redisRate(), table.keys)},
 			&peer{table: table.name, name: "read, decide, write (sorted set)", cpu: onRedisCPU, caller: single(l.readDecideWrite, table.keys)},
-			&peer{table: table.name, name: "pegel, sliding log", cpu: onRedisCPU, caller: charges(l.store, log(), table.keys, 1)},
-			&peer{table: table.name, name: "pegel, token bucket", cpu: onRedisCPU, caller: charges(l.store, bucket(), table.keys, 1)},
-			&peer{table: table.name, name: "pegel, sliding log, 16 a call", decisions: 16, cpu: onRedisCPU, caller: charges(l.store, log(), table.keys, 16)},
+			&peer{table: table.name, name: "pegel, sliding log", cpu: onRedisCPU, caller: charges(l.store, log(), table.keys, 1, 1)},
+			&peer{table: table.name, name: "pegel, token bucket", cpu: onRedisCPU, caller: charges(l.store, bucket(), table.keys, 1, 1)},
+			&peer{table: table.name, name: "pegel, sliding log, merged", cpu: onRedisCPU, caller: charges(l.merged, log(), table.keys, 1, 1)},
+			&peer{table: table.name, name: "pegel, sliding log, merged, denied", cpu: onRedisCPU, caller: charges(l.merged, logOf(0), table.keys, 1, 0)},
+			&peer{table: table.name, name: "pegel, sliding log, 16 a call", decisions: 16, cpu: onRedisCPU, caller: charges(l.store, log(), table.keys, 16, 1)},
 		)
 	}
 	return append(peers,
 		&peer{table: onPG, name: "plain upsert, fixed window", reference: true, cpu: onPGCPU, caller: single(l.plainUpsert, counterCount)},
-		&peer{table: onPG, name: "pegel, segments", cpu: onPGCPU, caller: charges(l.pg, log(), counterCount, 1)},
-		&peer{table: onPG, name: "pegel, segments, one counter", cpu: onPGCPU, caller: charges(l.pg, log(), 1, 1)},
-		&peer{table: onPG, name: "pegel, segments, 16 a call", decisions: 16, cpu: onPGCPU, caller: charges(l.pg, log(), counterCount, 16)},
-		&peer{table: inside, name: "pegel, token bucket", reference: true, decisions: 100, cpu: insideCPU, caller: charges(l.memory, bucket(), counterCount, 100)},
-		&peer{table: inside, name: "pegel, sliding log", decisions: 100, cpu: insideCPU, caller: charges(l.memory, log(), counterCount, 100)},
+		&peer{table: onPG, name: "pegel, segments", cpu: onPGCPU, caller: charges(l.pg, log(), counterCount, 1, 1)},
+		&peer{table: onPG, name: "pegel, segments, one counter", cpu: onPGCPU, caller: charges(l.pg, log(), 1, 1, 1)},
+		&peer{table: onPG, name: "pegel, segments, 16 a call", decisions: 16, cpu: onPGCPU, caller: charges(l.pg, log(), counterCount, 16, 1)},
+		&peer{table: inside, name: "pegel, token bucket", reference: true, decisions: 100, cpu: insideCPU, caller: charges(l.memory, bucket(), counterCount, 100, 1)},
+		&peer{table: inside, name: "pegel, sliding log", decisions: 100, cpu: insideCPU, caller: charges(l.memory, log(), counterCount, 100, 1)},
 	)
 }
 
@@ -143,8 +147,8 @@ func single(decide limiter, keys int) func(context.Context, int) (func() error, 
 	}
 }
 
-// charges makes callers that send so many charges a call to a store of ours.
-func charges(s ratelimit.Store, l *ratelimit.Limit, keys, perCall int) func(context.Context, int) (func() error, func(), error) {
+// charges makes callers that send so many charges a call to a store of ours and want so many hits of each admitted.
+func charges(s ratelimit.Store, l *ratelimit.Limit, keys, perCall int, admitted int64) func(context.Context, int) (func() error, func(), error) {
 	counters := make([][]ratelimit.Counter, keys)
 	for i := range counters {
 		counters[i] = []ratelimit.Counter{counter(fmt.Sprintf("bench-%d", i), l)}
@@ -161,8 +165,8 @@ func charges(s ratelimit.Store, l *ratelimit.Limit, keys, perCall int) func(cont
 				return err
 			}
 			for j := range out {
-				if out[j].Err != nil || out[j].Admitted != 1 {
-					return errors.Join(errors.New("a wide limit refused"), out[j].Err)
+				if out[j].Err != nil || out[j].Admitted != admitted {
+					return errors.Join(fmt.Errorf("%d hits admitted, not %d", out[j].Admitted, admitted), out[j].Err)
 				}
 			}
 			return nil
