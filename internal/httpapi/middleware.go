@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+
 	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/problem"
 )
@@ -73,7 +74,7 @@ func (s *surface) identify(c *gin.Context) {
 
 // saneRequestID keeps ids fit for a header, a log line and a problem.
 func saneRequestID(id string) bool {
-	if id == "" || len(id) > 128 {
+	if id == "" || len(id) > 128 || decision.IsOurs(id) { // a credential in the wrong header must not reach a log
 		return false
 	}
 	for i := range len(id) {

@@ -68,7 +68,7 @@ func TestWhoMayRefund(t *testing.T) {
 	require.NotEmpty(t, r.header.Get("Retry-After"))
 }
 
-var errStoreAway = error(ratelimit.ErrUnavailable)
+var errStoreAway = ratelimit.ErrUnavailable
 
 // A malformed refund is refused like a malformed check, and gives nothing back.
 func TestMalformedRefunds(t *testing.T) {

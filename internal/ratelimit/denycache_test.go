@@ -324,7 +324,7 @@ func TestDenyCacheOfManyAndItsBound(t *testing.T) {
 	charges := []ratelimit.Charge{charge(1, wide), charge(1, full), charge(2, wide), charge(3, full)}
 	out := make([]ratelimit.Outcome, len(charges))
 	require.NoError(t, cache.Decide(context.Background(), charges, out))
-	require.EqualValues(t, []int64{1, 0, 1, 0}, []int64{out[0].Admitted, out[1].Admitted, out[2].Admitted, out[3].Admitted})
+	require.Equal(t, []int64{1, 0, 1, 0}, []int64{out[0].Admitted, out[1].Admitted, out[2].Admitted, out[3].Admitted})
 	require.EqualValues(t, 1, cache.Stats().Answered)
 	require.EqualValues(t, 1, out[2].Counters[0].Used)
 
