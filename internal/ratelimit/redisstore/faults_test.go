@@ -200,6 +200,14 @@ func answerAll(c net.Conn, answer string) {
 	}
 }
 
+// A foreign value under the probe's key says nothing about Redis.
+func TestPingWithAForeignProbe(t *testing.T) {
+	t.Parallel()
+	server := testenv.RedisServer(t)
+	require.NoError(t, raw(t, server.URL()).LPush(t.Context(), "pegel:{probe}:probe", "x").Err())
+	require.NoError(t, patient(t, server.URL()).Ping(t.Context()))
+}
+
 // B028: a master that becomes a replica keeps its connections; they are made anew, and lead to the new master.
 func TestAFormerMasterIsLeft(t *testing.T) {
 	t.Parallel()

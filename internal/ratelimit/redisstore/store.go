@@ -248,7 +248,8 @@ func (s *Store) renew(stale redis.UniversalClient) redis.UniversalClient {
 	s.renewed = now
 	client := s.config.open(s.target)
 	s.client.Store(&client)
-	s.log.Warn("Redis has become read-only; connecting anew")
+	// The breaker says once that Redis is away; this comes every second for as long as it stays read-only.
+	s.log.Debug("Redis is read-only; connecting anew")
 	if err := stale.Close(); err != nil {
 		s.log.Debug("close Redis connections", slog.Any("error", err))
 	}
