@@ -1,0 +1,128 @@
+package app_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// process is Pegel as a process of its own, so that its memory is nobody else's.
+type process struct {
+	replica
+	client *http.Client
+	token  string // a service token
+}
+
+// startProcess builds Pegel, starts it on the settings given and waits until it is ready. It is told to end with the test.
+func startProcess(t *testing.T, env ...string) *process {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "pegel")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", binary, "./cmd/pegel")
+	build.Dir = filepath.Join("..", "..")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+
+	p := &process{
+		replica: replica{t: t, logs: &syncBuffer{}},
+		client:  &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 30 * time.Second},
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binary, "serve")
+	cmd.Env = append([]string{
+		"PATH=" + os.Getenv("PATH"), "PEGEL_LISTEN=127.0.0.1:0", "PEGEL_ADMIN_LISTEN=127.0.0.1:0", "PEGEL_ADMIN_TOKEN=" + adminToken,
+		"PEGEL_DRAIN_PAUSE=0s", "PEGEL_LOG_FORMAT=json",
+	}, env...)
+	cmd.Stdout, cmd.Stderr = p.logs, p.logs
+	require.NoError(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() {
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		select {
+		case err := <-ended:
+			require.NoError(t, err, "the process must end in order")
+		case <-time.After(30 * time.Second):
+			require.NoError(t, cmd.Process.Kill())
+			require.Fail(t, "the process does not end")
+		}
+		if t.Failed() {
+			t.Log(p.logs.String())
+		}
+	})
+
+	listening := regexp.MustCompile(`"public":"([^"]+)","admin":"([^"]+)"`)
+	require.Eventually(t, func() bool {
+		at := listening.FindStringSubmatch(p.logs.String())
+		if at == nil {
+			return false
+		}
+		p.public, p.admin = "http://"+at[1], "http://"+at[2]
+		a, err := call(t.Context(), http.MethodGet, p.public+"/readyz", "", nil)
+		return err == nil && a.status == http.StatusOK
+	}, time.Minute, 50*time.Millisecond, "the process does not start: %s", p.logs)
+	p.token = p.service()
+	return p
+}
+
+// post asks with the service token. The body of the answer is read.
+func (p *process) post(path string, body []byte) (status int, answer []byte, err error) {
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, p.public+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+p.token)
+	req.Header.Set("Content-Type", "application/json")
+	res, err := p.client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	answer, err = io.ReadAll(res.Body)
+	return res.StatusCode, answer, err
+}
+
+// metric is the value of a metric without labels.
+func (p *process) metric(name string) float64 {
+	p.t.Helper()
+	for line := range strings.Lines(string(p.call(http.MethodGet, p.admin+"/metrics", "", nil).body)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			require.NoError(p.t, err)
+			return v
+		}
+	}
+	require.Fail(p.t, "no such metric", name)
+	return 0
+}
+
+// footprint is what a process that leaks has ever more of.
+type footprint struct {
+	memory     float64 // resident, bytes
+	heap       float64 // live or not collected yet, bytes
+	goroutines float64
+}
+
+func (f footprint) String() string {
+	return fmt.Sprintf("%.0f MiB resident, %.0f MiB of heap, %.0f goroutines", f.memory/mebi, f.heap/mebi, f.goroutines)
+}
+
+const mebi = 1 << 20
+
+func (p *process) footprint() footprint {
+	p.t.Helper()
+	return footprint{
+		memory: p.metric("process_resident_memory_bytes"), heap: p.metric("go_memstats_heap_inuse_bytes"), goroutines: p.metric("go_goroutines"),
+	}
+}
