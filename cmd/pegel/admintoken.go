@@ -11,6 +11,7 @@ import (
 
 func adminTokenCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "admin-token", Short: "Administrators' credentials"}
+	group(cmd)
 	cmd.AddCommand(adminTokenCreateCommand())
 	return cmd
 }

@@ -36,13 +36,15 @@ func (b *banner) print(w io.Writer) error {
 	if b.proxy != "" {
 		fmt.Fprintf(&out, "   proxy to a demo upstream %s", b.proxy)
 	}
-	out.WriteString("\n\n")
+	fmt.Fprintf(&out, "\n  the API to read and try: %s/docs\n\n", b.public)
 	for _, t := range b.examples.Tenants {
 		fmt.Fprintf(&out, "  %-13s plan %-10s key %s\n", t.Slug, t.Plan, t.Key)
 	}
 	fmt.Fprintf(&out, "  %-29s %s\n", "service token", b.examples.ServiceToken)
 	fmt.Fprintf(&out, "  %-29s %s\n", "admin token", b.examples.AdminToken)
 	fmt.Fprintf(&out, "  (kept in %s; `pegel dev --fresh` makes new ones)\n", b.keysFile)
+	fmt.Fprintf(&out, "\n# the names under which README.md uses them\nexport LIGHT=%s TOKEN=%s ADMIN=%s\n",
+		b.examples.Tenants[0].Key, b.examples.ServiceToken, b.examples.AdminToken)
 	for _, l := range b.lines() {
 		fmt.Fprintf(&out, "\n# %s\n%s\n", l.says, l.command)
 	}

@@ -47,6 +47,37 @@ func TestMigrateUpDownStatus(t *testing.T) {
 	require.Error(t, err)
 	_, err = run(t, "migrate", "down", "zero", url)
 	require.ErrorContains(t, err, "zero")
+	_, err = run(t, "migrate", "down", url)
+	require.ErrorContains(t, err, "`pegel migrate down 1`")
+}
+
+// Guarantee: a mistyped command is an error of one line, never a page of help with exit status 0.
+func TestMistypedCommandsAreErrors(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"servee":         "there is no `pegel servee`; did you mean serve?",
+		"nonsense":       "there is no `pegel nonsense`; `pegel --help` lists what there is",
+		"migrate stauts": "there is no `pegel migrate stauts`; did you mean status?",
+		"migrate x":      "there is no `pegel migrate x`; `pegel migrate --help` lists what there is",
+		"admin-token x":  "there is no `pegel admin-token x`; `pegel admin-token --help` lists what there is",
+		"config chek":    "there is no `pegel config chek`; did you mean check?",
+	} {
+		out, err := run(t, strings.Fields(args)...)
+		require.EqualError(t, err, want)
+		require.Empty(t, out)
+	}
+	out, err := run(t, "migrate")
+	require.NoError(t, err)
+	require.Contains(t, out, "Available Commands:")
+}
+
+// Guarantee: the help of a setting that quotes a command does not take that for the name of its value.
+func TestHelpNamesNoCommandAsAValue(t *testing.T) {
+	t.Parallel()
+	out, err := run(t, "serve", "--help")
+	require.NoError(t, err)
+	require.Contains(t, out, "--admin-token string ")
+	require.NotContains(t, out, "`")
 }
 
 // Guarantee: the first administrator needs only the database.

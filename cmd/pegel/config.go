@@ -29,6 +29,7 @@ func configCommand() *cobra.Command {
 		}
 		return nil
 	}
+	group(cmd)
 	cmd.AddCommand(check)
 	return cmd
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/pegel-dev/pegel/internal/app"
 )
 
 // version is set when a release is built (-ldflags "-X main.version=…").
@@ -19,7 +21,7 @@ func main() {
 		stop() // from now on a second signal ends the process at once
 	}()
 	if err := realMain(ctx, os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "pegel:", err)
+		fmt.Fprintln(os.Stderr, "pegel:", app.OneLine(err))
 		os.Exit(1)
 	}
 }

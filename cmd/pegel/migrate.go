@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -20,6 +21,7 @@ func migrateCommand() *cobra.Command {
   PEGEL_DATABASE_URL=postgres://pegel@db/pegel pegel migrate up
   pegel migrate down 1`,
 	}
+	group(cmd)
 	cmd.AddCommand(migrateUpCommand(), migrateDownCommand(), migrateStatusCommand())
 	return cmd
 }
@@ -45,11 +47,14 @@ func migrateUpCommand() *cobra.Command {
 
 func migrateDownCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "down STEPS", Short: "Undo the last steps, with the data in them", Args: cobra.ExactArgs(1),
+		Use: "down STEPS", Short: "Undo the last steps, with the data in them", Args: cobra.ArbitraryArgs,
 		Example: "  pegel migrate down 1",
 	}
 	settings := addSettings(cmd, named(databaseSetting))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return errors.New("say how many steps to undo: `pegel migrate down 1`")
+		}
 		steps, err := strconv.Atoi(args[0])
 		if err != nil || steps < 1 {
 			return fmt.Errorf("%q is not a number of steps of at least 1", args[0])

@@ -26,8 +26,25 @@ own services through by who they are, and keeps deciding when Redis is gone.`,
 		Version:       version,
 	}
 	root.SetVersionTemplate("pegel {{.Version}}\n")
+	group(root)
 	root.AddCommand(serveCommand(), devCommand(), migrateCommand(), adminTokenCommand(), healthcheckCommand(), configCommand(), versionCommand())
 	return root
+}
+
+// group is for a command that only holds others: alone it shows its help, and a name it does not know is an error (cobra
+// shows the help then too, with exit status 0).
+func group(cmd *cobra.Command) {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		if like := cmd.SuggestionsFor(args[0]); len(like) > 0 && len(args[0]) > 2 { // two letters are like anything
+			return fmt.Errorf("there is no `%s %s`; did you mean %s?", cmd.CommandPath(), args[0], strings.Join(like, " or "))
+		}
+		return fmt.Errorf("there is no `%s %s`; `%s --help` lists what there is", cmd.CommandPath(), args[0], cmd.CommandPath())
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 }
 
 // settingFlags gives a command the flags of some settings, --config, and a function that reads all sources.
@@ -46,7 +63,7 @@ func addSettings(cmd *cobra.Command, keep func(app.Setting) bool) *settingFlags 
 			continue
 		}
 		s.table = append(s.table, setting)
-		help := setting.Help + " (" + setting.Kind + ")"
+		help := strings.ReplaceAll(setting.Help, "`", "") + " (" + setting.Kind + ")" // pflag reads `x` as the name of the value
 		if setting.Default != "" {
 			help += " (default " + setting.Default + ")"
 		}

@@ -30,7 +30,7 @@ func MigrateDown(ctx context.Context, databaseURL Secret, steps int) error {
 func MigrationStatus(ctx context.Context, databaseURL Secret) (string, error) {
 	st, err := postgres.MigrateStatus(ctx, string(databaseURL))
 	if err != nil {
-		return "", fmt.Errorf("migration status: %w", err)
+		return "", err
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "version %d of %d", st.Version, st.Latest)

@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -107,6 +108,7 @@ func TestSecretsFromFiles(t *testing.T) {
 func TestBadSettingsStopTheStart(t *testing.T) {
 	t.Parallel()
 	for env, want := range map[string]string{
+		"PEGEL_FOO=x":                                       "PEGEL_FOO: there is no such setting; `pegel serve --help` lists them",
 		"PEGEL_LISTN=x":                                     "PEGEL_LISTN: there is no such setting; did you mean PEGEL_LISTEN?",
 		"PEGEL_COMPLETELY_DIFFERENT=x":                      "PEGEL_COMPLETELY_DIFFERENT: there is no such setting",
 		"PEGEL_LISTEN=8080":                                 "PEGEL_LISTEN: ",
@@ -251,6 +253,16 @@ func TestLoggerFormats(t *testing.T) {
 		out = null
 	}
 	require.False(t, isTerminal(out))
+}
+
+// Guarantee: a duration reads the same in JSON as in text, and an error of several lines is one line in either.
+func TestLogsAreReadable(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log := NewLogger(&Config{LogFormat: "json"}, &out)
+	log.Info("back", slog.Duration("after", 7974*time.Millisecond), slog.Any("error", errors.New("cannot connect:\n\tno such host\n\tno such host\n\trefused")))
+	require.Contains(t, out.String(), `"after":"7.974s"`)
+	require.Contains(t, out.String(), `"error":"cannot connect: no such host; refused"`)
 }
 
 func TestFlagNames(t *testing.T) {

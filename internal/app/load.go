@@ -200,7 +200,8 @@ func known(table []Setting, name string) bool {
 func unknownSetting(table []Setting, name string) error {
 	best, distance := "", 4
 	for i := range table {
-		if d := editDistance(name, table[i].Env); d < distance {
+		// A guess that would change half of the name is none.
+		if d := editDistance(name, table[i].Env); d < distance && 2*d < len(name)-len(envPrefix) {
 			best, distance = table[i].Env, d
 		}
 	}

@@ -4,11 +4,12 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 )
 
 // NewLogger is the process's logger, by the settings: text on a terminal and json elsewhere unless they say otherwise.
 func NewLogger(c *Config, w io.Writer) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: c.LogLevel}
+	opts := &slog.HandlerOptions{Level: c.LogLevel, ReplaceAttr: readable}
 	format := c.LogFormat
 	if format == "" {
 		format = "json"
@@ -20,6 +21,33 @@ func NewLogger(c *Config, w io.Writer) *slog.Logger {
 		return slog.New(slog.NewTextHandler(w, opts))
 	}
 	return slog.New(slog.NewJSONHandler(w, opts))
+}
+
+// readable keeps two kinds of value readable in JSON too: slog writes a duration as a number of nanoseconds there, and
+// pgx tells of a failed connection in several lines.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		return slog.String(a.Key, a.Value.Duration().String())
+	}
+	if err, ok := a.Value.Any().(error); ok {
+		return slog.String(a.Key, OneLine(err))
+	}
+	return a
+}
+
+// OneLine is the message of err without line breaks: the lines of a longer one are joined, each said once.
+func OneLine(err error) string {
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		line = strings.TrimSpace(line)
+		if line != "" && (len(lines) == 0 || lines[len(lines)-1] != line) {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) < 2 {
+		return strings.Join(lines, "")
+	}
+	return strings.TrimSuffix(lines[0], ":") + ": " + strings.Join(lines[1:], "; ")
 }
 
 // isTerminal reports whether w is a character device other than the null device.

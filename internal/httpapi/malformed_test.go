@@ -242,3 +242,20 @@ func TestMalformedAdministrationIsRefused(t *testing.T) {
 	}
 	require.Len(t, w.administer(http.MethodGet, "/admin/audit?limit=500", "").ok(http.StatusOK).body, before, "nothing was changed")
 }
+
+// Guarantee: a refusal says what would have been right, with an example where a pattern alone is hard to read.
+func TestRefusalsSayWhatWouldBeRight(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for body, want := range map[string]string{
+		`{"name":"School Plan","limits":[]}`:                                        ", such as school-17",
+		`{"name":"p","limits":[{"name":"l","limit":5,"window":"60"}]}`:              ", such as 1m",
+		`{"name":"p","limits":[{"name":"l","limit":"5","window":"1m"}]}`:            "must be an integer",
+		`{"name":"p","limits":[{"name":"l","limit":5}]}`:                            "is required: whole milliseconds from 1s to 8784h (366 days)",
+		`{"name":"p","limits":[{"name":"l","limit":5,"algorithm":"token_bucket"}]}`: "is required: token_bucket and leaky_bucket take a refill of units and every",
+	} {
+		p := w.administer(http.MethodPost, "/admin/plans", body).problem(problem.Validation)
+		require.Len(t, p.Errors, 1, body)
+		require.Contains(t, p.Errors[0].Message, want, body)
+	}
+}

@@ -223,6 +223,9 @@ func words(e *openapi3.SchemaError) string {
 	case "enum":
 		return "must be one of " + enumWords(s)
 	case "pattern":
+		if example, ok := s.Example.(string); ok {
+			return "must match " + s.Pattern + ", such as " + example
+		}
 		return "must match " + s.Pattern
 	case "minLength", "maxLength":
 		return "must be " + span(float64(s.MinLength), bound(s.MaxLength)) + " characters"

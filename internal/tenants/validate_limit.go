@@ -149,9 +149,17 @@ func (f *findings) pace(l *ratelimit.Limit, at string) {
 	switch l.Algorithm {
 	case ratelimit.SlidingWindowLog, ratelimit.SlidingWindowCounter, ratelimit.FixedWindow:
 		f.check(l.Refill == (ratelimit.Rate{}), at+"/refill", "is only for token_bucket and leaky_bucket")
+		if l.Window == 0 {
+			f.add(at+"/window", "is required: "+strings.TrimPrefix(msgWindow, "must be "))
+			return
+		}
 		f.check(l.Window >= ratelimit.MinWindow && l.Window <= ratelimit.MaxWindow && wholeMillis(l.Window), at+"/window", msgWindow)
 	case ratelimit.TokenBucket, ratelimit.LeakyBucket:
 		f.check(l.Window == 0, at+"/window", "is not for token_bucket and leaky_bucket: they take a refill")
+		if l.Refill == (ratelimit.Rate{}) {
+			f.add(at+"/refill/units", "is required: token_bucket and leaky_bucket take a refill of units and every")
+			return
+		}
 		units := l.Refill.Units >= 1 && l.Refill.Units <= ratelimit.MaxQuota
 		every := l.Refill.Every >= time.Millisecond && l.Refill.Every <= ratelimit.MaxWindow && wholeMillis(l.Refill.Every)
 		f.check(units, at+"/refill/units", fmt.Sprintf("must be an integer from 1 to %d", ratelimit.MaxQuota))
