@@ -29,9 +29,21 @@ func TestSuite(t *testing.T) {
 // Guarantee: bursts of two replicas aimed at round minutes never get more than the quota in any trailing minute.
 func TestBurstsAimedAtRoundMinutes(t *testing.T) {
 	t.Parallel()
-	url, clock := testenv.Postgres(t), storetest.NewClock()
-	replica := func() ratelimit.Store {
-		return pgstore.New(newPool(t, url, 4), pgstore.WithTimeout(patient), pgstore.WithClock(func() time.Time { return time.UnixMicro(clock.Now()) }))
+	clock := storetest.NewClock()
+	replica := replicaOf(testenv.Postgres(t), clock)
+	storetest.Aimed(t, clock, storetest.Segmented, replica(t), replica(t))
+}
+
+// Guarantee: one to four replicas, behind the decorators of production, never admit more than the bound of the algorithm.
+func TestReplicasNeverLooser(t *testing.T) {
+	clock := storetest.NewClock()
+	storetest.Replicas(t, 30, storetest.Segmented, clock, replicaOf(testenv.Postgres(t), clock))
+}
+
+// replicaOf makes stores that share a database and a clock.
+func replicaOf(url string, clock *storetest.Clock) func(testing.TB) ratelimit.Store {
+	return func(tb testing.TB) ratelimit.Store {
+		tb.Helper()
+		return pgstore.New(newPool(tb, url, 4), pgstore.WithTimeout(patient), pgstore.WithClock(func() time.Time { return time.UnixMicro(clock.Now()) }))
 	}
-	storetest.Aimed(t, clock, storetest.Segmented, replica(), replica())
 }

@@ -37,6 +37,15 @@ func TestBurstsAimedAtRoundMinutes(t *testing.T) {
 	storetest.Aimed(t, clock, storetest.Exact, replica(t, clock), replica(t, clock))
 }
 
+// Guarantee: one to four replicas, behind the decorators of production, never admit more than the bound of the algorithm.
+func TestReplicasNeverLooser(t *testing.T) {
+	clock := storetest.NewClock()
+	storetest.Replicas(t, 0, storetest.Exact, clock, func(tb testing.TB) ratelimit.Store {
+		tb.Helper()
+		return onTestClock(testenv.Redis)(tb, clock)
+	})
+}
+
 func onTestClock(url func(testing.TB) string) func(testing.TB, *storetest.Clock) ratelimit.Store {
 	return func(tb testing.TB, clock *storetest.Clock) ratelimit.Store {
 		tb.Helper()
