@@ -15,7 +15,7 @@ import (
 // twoReplicas share a database and a Redis, whose calls may take their time: what these tests are about is counting.
 func twoReplicas(t *testing.T) (one, two *replica) {
 	t.Helper()
-	env := []string{"PEGEL_DATABASE_URL=" + testenv.Postgres(t), "PEGEL_REDIS_URL=" + testenv.RedisServer(t).URL(), "PEGEL_REDIS_TIMEOUT=5s"}
+	env := []string{"PEGEL_DATABASE_URL=" + testenv.Postgres(t), "PEGEL_REDIS_URL=" + testenv.RedisServer(t).URL(), "PEGEL_REDIS_TIMEOUT=5s", "PEGEL_DATABASE_DECISION_TIMEOUT=5s"}
 	return startReplica(t, env...).ready(), startReplica(t, env...).ready()
 }
 

@@ -22,7 +22,7 @@ import (
 func TestEveryReplicaSeesThatThereIsRoomAgain(t *testing.T) {
 	t.Parallel()
 	database := testenv.Postgres(t)
-	env := []string{"PEGEL_DATABASE_URL=" + database, "PEGEL_REDIS_URL=" + testenv.RedisServer(t).URL(), "PEGEL_REDIS_TIMEOUT=5s"}
+	env := []string{"PEGEL_DATABASE_URL=" + database, "PEGEL_REDIS_URL=" + testenv.RedisServer(t).URL(), "PEGEL_REDIS_TIMEOUT=5s", "PEGEL_DATABASE_DECISION_TIMEOUT=5s"}
 	one, two := startReplica(t, env...).ready(), startReplica(t, env...).ready()
 	pool, err := pgxpool.New(t.Context(), database)
 	require.NoError(t, err)

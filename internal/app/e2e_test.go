@@ -241,7 +241,7 @@ func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	env := []string{
 		"PEGEL_DATABASE_URL=" + testenv.Postgres(t), "PEGEL_REDIS_URL=" + testenv.RedisServer(t).URL(), "PEGEL_DRAIN_PAUSE=400ms",
-		"PEGEL_REDIS_TIMEOUT=2s",
+		"PEGEL_REDIS_TIMEOUT=2s", "PEGEL_DATABASE_DECISION_TIMEOUT=2s",
 	}
 	one, two := startReplica(t, env...).ready(), startReplica(t, env...).ready()
 	_, key := one.tenant(perMinute(1_000_000))

@@ -36,7 +36,7 @@ func TestTheLoopThroughTheProxy(t *testing.T) {
 				w.WriteHeader(http.StatusNoContent)
 			}))
 			defer upstream.Close()
-			r := startReplica(t, "PEGEL_DATABASE_URL="+testenv.Postgres(t), "PEGEL_REDIS_URL="+testenv.RedisServer(t).URL(), "PEGEL_REDIS_TIMEOUT=5s",
+			r := startReplica(t, "PEGEL_DATABASE_URL="+testenv.Postgres(t), "PEGEL_REDIS_URL="+testenv.RedisServer(t).URL(), "PEGEL_REDIS_TIMEOUT=5s", "PEGEL_DATABASE_DECISION_TIMEOUT=5s",
 				"PEGEL_TRUSTED_PROXIES=127.0.0.1", "PEGEL_PROXY_LISTEN=127.0.0.1:0", "PEGEL_PROXY_UPSTREAM="+upstream.URL).ready()
 			_, loop := r.tenantOn("light")
 			_, other := r.tenantOn("light")

@@ -35,7 +35,7 @@ func composeRedis(t *testing.T) []string {
 func TestUsageSurvivesRestarts(t *testing.T) {
 	t.Parallel()
 	redis := testenv.RedisServer(t, composeRedis(t)...)
-	env := []string{"PEGEL_DATABASE_URL=" + testenv.Postgres(t), "PEGEL_REDIS_URL=" + redis.URL(), "PEGEL_REDIS_TIMEOUT=2s"}
+	env := []string{"PEGEL_DATABASE_URL=" + testenv.Postgres(t), "PEGEL_REDIS_URL=" + redis.URL(), "PEGEL_REDIS_TIMEOUT=2s", "PEGEL_DATABASE_DECISION_TIMEOUT=2s"}
 	first := startReplica(t, env...).ready()
 	_, key := first.tenant(perMinute(100))
 	begun := time.Now()

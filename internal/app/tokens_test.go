@@ -15,7 +15,7 @@ import (
 func TestServiceTokensAreExemptFromAddressLimits(t *testing.T) {
 	t.Parallel()
 	r := startReplica(t, "PEGEL_DATABASE_URL="+testenv.Postgres(t), "PEGEL_REDIS_URL="+testenv.RedisServer(t).URL(),
-		"PEGEL_REDIS_TIMEOUT=5s", "PEGEL_TRUSTED_PROXIES=127.0.0.1").ready()
+		"PEGEL_REDIS_TIMEOUT=5s", "PEGEL_DATABASE_DECISION_TIMEOUT=5s", "PEGEL_TRUSTED_PROXIES=127.0.0.1").ready()
 	current := r.call(http.MethodGet, r.admin+"/admin/address-policy", adminToken, nil)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, r.admin+"/admin/address-policy",
 		jsonBody(t, map[string]any{"limits": []any{perMinute(5, map[string]any{"name": "few", "scope": "address"})}}))

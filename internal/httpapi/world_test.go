@@ -140,15 +140,18 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
+// patient lets the repository take its time: what most tests are about is not how long a call takes.
+func patient() postgres.Option { return postgres.WithAnswerWithin(time.Minute) }
+
 func newWorld(tb testing.TB) *world {
 	tb.Helper()
-	return newWorldOn(tb, testenv.Postgres(tb))
+	return makeWorld(tb, testenv.Postgres(tb), slog.LevelDebug, patient())
 }
 
 // newWorldQuiet is a world that logs like a service in production.
 func newWorldQuiet(tb testing.TB) *world {
 	tb.Helper()
-	return makeWorld(tb, testenv.Postgres(tb), slog.LevelInfo)
+	return makeWorld(tb, testenv.Postgres(tb), slog.LevelInfo, patient())
 }
 
 func newWorldOn(tb testing.TB, databaseURL string) *world {
@@ -156,7 +159,7 @@ func newWorldOn(tb testing.TB, databaseURL string) *world {
 	return makeWorld(tb, databaseURL, slog.LevelDebug)
 }
 
-func makeWorld(tb testing.TB, databaseURL string, level slog.Level) *world {
+func makeWorld(tb testing.TB, databaseURL string, level slog.Level, options ...postgres.Option) *world {
 	tb.Helper()
 	w := &world{t: tb, clock: &clock{}, logs: &logBuffer{}, usage: usage.NewAggregator(0), health: &fixedHealth{}, holder: &fakeHolder{}, contract: contractRouter(tb)}
 	w.health.Store(&httpapi.Readiness{Ready: true, Status: "ok", Source: ratelimit.SourceRedis, Redis: "up", Postgres: "up"})
@@ -165,7 +168,7 @@ func makeWorld(tb testing.TB, databaseURL string, level slog.Level) *world {
 	pool, err := postgres.NewPool(databaseURL, postgres.PoolOptions{MaxConns: 4, MinIdle: 1})
 	require.NoError(tb, err)
 	tb.Cleanup(pool.Close)
-	w.repository = postgres.NewRepository(pool)
+	w.repository = postgres.NewRepository(pool, options...)
 	require.NoError(tb, w.repository.InstallDefaults(tb.Context()))
 	w.directory = tenants.NewDirectory(0)
 	w.poller = tenants.NewPoller(w.directory, w.repository, tenants.PollerOptions{Clock: w.clock.now, Log: log})

@@ -85,7 +85,7 @@ func TestBlackHoleAtTheStart(t *testing.T) {
 
 func TestFullPoolFailsTheNextCallerInTime(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := benchOn(t, testenv.Postgres(t))
 	for range int(b.pool.Config().MaxConns) {
 		conn, err := b.pool.Acquire(t.Context())
 		require.NoError(t, err)

@@ -58,7 +58,7 @@ func TestFiveReplicasRaceOnAnEmptyDatabase(t *testing.T) {
 						return
 					}
 					defer pool.Close()
-					errs[i] = postgres.NewRepository(pool).InstallDefaults(t.Context())
+					errs[i] = postgres.NewRepository(pool, postgres.WithAnswerWithin(time.Minute)).InstallDefaults(t.Context())
 				}
 			})
 		}

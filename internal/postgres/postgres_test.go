@@ -30,17 +30,18 @@ type bench struct {
 	url  string
 }
 
+// newBench may take its time: what its tests are about is not how long a call takes.
 func newBench(tb testing.TB) *bench {
 	tb.Helper()
-	return benchOn(tb, testenv.Postgres(tb))
+	return benchOn(tb, testenv.Postgres(tb), postgres.WithAnswerWithin(time.Minute))
 }
 
-func benchOn(tb testing.TB, url string) *bench {
+func benchOn(tb testing.TB, url string, options ...postgres.Option) *bench {
 	tb.Helper()
 	pool, err := postgres.NewPool(url, postgres.PoolOptions{MaxConns: 24, MinIdle: 1})
 	require.NoError(tb, err)
 	tb.Cleanup(pool.Close)
-	return &bench{Repository: postgres.NewRepository(pool), pool: pool, url: url}
+	return &bench{Repository: postgres.NewRepository(pool, options...), pool: pool, url: url}
 }
 
 func (b *bench) exec(tb testing.TB, sql string, args ...any) {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// answerWithin bounds every method, waiting for a connection included, so that its caller answers within 2 s.
+	// answerWithin is the default of WithAnswerWithin: callers answer within 2 s.
 	answerWithin = 1500 * time.Millisecond
 	// loadWithin bounds one load of the configuration, which reads whole tables.
 	loadWithin = 30 * time.Second
@@ -25,7 +25,8 @@ const (
 // Repository is the configuration in Postgres. It is safe for concurrent use. Exported methods own their transaction;
 // inside Idempotent they join the one that is there.
 type Repository struct {
-	pool *pgxpool.Pool
+	pool         *pgxpool.Pool
+	answerWithin time.Duration
 }
 
 var (
@@ -36,7 +37,19 @@ var (
 )
 
 // NewRepository works on a migrated database. The caller keeps the pool and closes it.
-func NewRepository(pool *pgxpool.Pool) *Repository { return &Repository{pool: pool} }
+func NewRepository(pool *pgxpool.Pool, options ...Option) *Repository {
+	r := &Repository{pool: pool, answerWithin: answerWithin}
+	for _, o := range options {
+		o(r)
+	}
+	return r
+}
+
+// Option changes a Repository from its defaults.
+type Option func(*Repository)
+
+// WithAnswerWithin bounds every method but Load, waiting for a connection included; default 1.5 s.
+func WithAnswerWithin(d time.Duration) Option { return func(r *Repository) { r.answerWithin = d } }
 
 // querier is what a pool and a transaction have in common.
 type querier interface {
@@ -55,7 +68,7 @@ func joined(ctx context.Context) (pgx.Tx, bool) {
 
 // read runs a query, or a statement that is no administrative change, within the bound and translates its error.
 func (r *Repository) read(ctx context.Context, doing string, query func(ctx context.Context, q querier) error) error {
-	bounded, cancel := context.WithTimeout(ctx, answerWithin)
+	bounded, cancel := context.WithTimeout(ctx, r.answerWithin)
 	defer cancel()
 	var q querier = r.pool
 	if tx, ok := joined(ctx); ok {
@@ -99,7 +112,7 @@ var errNothingToDo = errors.New("nothing to change")
 
 // transact is the one place where transactions begin and end.
 func (r *Repository) transact(ctx context.Context, doing string, fn func(ctx context.Context, tx pgx.Tx) error) error {
-	bounded, cancel := context.WithTimeout(ctx, answerWithin)
+	bounded, cancel := context.WithTimeout(ctx, r.answerWithin)
 	defer cancel()
 	if outer, ok := joined(ctx); ok {
 		return translate(ctx, doing, pgx.BeginFunc(bounded, outer, func(tx pgx.Tx) error { return fn(bounded, tx) }))
