@@ -12,7 +12,7 @@ import (
 	"github.com/pegel-dev/pegel/internal/problem"
 )
 
-// swagger holds the documentation page: swagger-ui as published, and our index and start script.
+// swagger holds the documentation page: swagger-ui as published, and our index, style and start script.
 //
 //go:embed swagger
 var swagger embed.FS
@@ -39,6 +39,7 @@ func (d *docs) file(c *gin.Context) {
 		"swagger-ui-bundle.js":             "text/javascript; charset=utf-8",
 		"swagger-ui-bundle.js.LICENSE.txt": "text/plain; charset=utf-8",
 		"swagger-ui.css":                   "text/css; charset=utf-8",
+		"pegel.css":                        "text/css; charset=utf-8",
 		"init.js":                          "text/javascript; charset=utf-8",
 		"favicon-32x32.png":                "image/png",
 		"LICENSE":                          "text/plain; charset=utf-8",

@@ -6,4 +6,15 @@ SwaggerUIBundle({
   validatorUrl: null,
   defaultModelsExpandDepth: 0,
   tryItOutEnabled: false,
+  // What only the admin listener serves can be read here, not tried: that is another origin.
+  plugins: [{
+    statePlugins: {
+      spec: {
+        wrapSelectors: {
+          allowTryItOutFor: (original) => (state, path, method) =>
+            path !== "/metrics" && !path.startsWith("/admin/") && original(state, path, method),
+        },
+      },
+    },
+  }],
 });
