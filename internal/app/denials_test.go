@@ -17,8 +17,8 @@ import (
 	"github.com/pegel-dev/pegel/internal/testenv"
 )
 
-// Guarantee: a full tenant is refused from memory, and whatever gives it room again is seen at once where it was done and within
-// a second on every other replica: a raised plan, an override, a reset, a refund.
+// Guarantee: a full tenant is refused from memory, and whatever gives it room again is seen within a second on every replica: a
+// raised plan, an override, a reset, a refund (where it was made at once).
 func TestEveryReplicaSeesThatThereIsRoomAgain(t *testing.T) {
 	t.Parallel()
 	database := testenv.Postgres(t)
@@ -35,7 +35,7 @@ func TestEveryReplicaSeesThatThereIsRoomAgain(t *testing.T) {
 
 	for name, c := range map[string]struct {
 		makeRoom func(slug string)
-		seen     bool // at once by the first replica
+		atOnce   bool // on the replica it was done on; a change of configuration may take until Postgres has answered
 	}{
 		"raise": {func(slug string) {
 			plan, ok := one.administer(http.StatusOK, http.MethodGet, "/admin/tenants/"+slug, nil)["plan"].(string)
@@ -53,18 +53,18 @@ func TestEveryReplicaSeesThatThereIsRoomAgain(t *testing.T) {
 			said, err := io.ReadAll(res.Body)
 			require.NoError(t, err)
 			require.Equal(t, http.StatusOK, res.StatusCode, "%s", said)
-		}, true},
+		}, false},
 		"override": {func(slug string) {
 			_, err := repository.PutOverride(t.Context(), audit.Actor{Kind: "system", Name: "test"}, slug, tenants.Override{LimitName: "per-hour", Quota: 9, Reason: "test"})
 			require.NoError(t, err)
-		}, false}, // made past the replica
+		}, false},
 		"reset": {func(slug string) {
 			one.administer(http.StatusOK, http.MethodPost, "/admin/tenants/"+slug+"/reset", nil)
 		}, true},
 		"refund": {func(slug string) {
-			a := one.call(http.MethodPost, one.public+"/v1/refund", service, map[string]any{"tenant": slug, "cost": 2})
+			a := one.call(http.MethodPost, one.public+"/v1/refund", service, map[string]any{"tenant": slug, "cost": 3})
 			require.Equal(t, http.StatusOK, a.status, "%s", a.body)
-			require.EqualValues(t, 1, a.json(t)["used"])
+			require.EqualValues(t, 0, a.json(t)["used"])
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,10 +82,12 @@ func TestEveryReplicaSeesThatThereIsRoomAgain(t *testing.T) {
 			require.Less(t, len(ids), 5, "refusals are repeated from memory, under one id (the first was %s)", first)
 
 			c.makeRoom(slug)
-			if c.seen {
+			if c.atOnce {
 				require.Equal(t, http.StatusOK, check(one).status, "the replica it was done on sees it at once")
 			}
-			require.Eventually(t, func() bool { return check(two).status == http.StatusOK }, 3*time.Second, 20*time.Millisecond)
+			for _, r := range []*replica{one, two} {
+				require.Eventually(t, func() bool { return check(r).status == http.StatusOK }, 3*time.Second, 20*time.Millisecond)
+			}
 		})
 	}
 }
