@@ -104,8 +104,15 @@ func (f *Failover) Decide(ctx context.Context, charges []Charge, out []Outcome) 
 
 func (f *Failover) decide(ctx context.Context, stores []*Guard, charges []Charge, out []Outcome) error {
 	failed := errNoStore
+	var silent error // why the second store did not answer a question that came with the first one's call
 	for i, g := range stores {
-		err := f.ask(ctx, g, charges, out)
+		if silent != nil && f.handover.isSecond(g) {
+			// It has had its whole time within this call: a second silence would only make the caller wait once more.
+			failed = silent
+			continue
+		}
+		var err error
+		silent, err = f.ask(ctx, g, charges, out)
 		if err == nil {
 			return f.settle(ctx, stores[i+1:], g.Source(), charges, out)
 		}
@@ -120,16 +127,17 @@ func (f *Failover) decide(ctx context.Context, stores []*Guard, charges []Charge
 	return nil
 }
 
-// ask has one store decide, with what has to be handed over to it in front.
-func (f *Failover) ask(ctx context.Context, g *Guard, charges []Charge, out []Outcome) error {
+// ask has one store decide, with what has to be handed over to it in front. silent is why the second store did not say
+// what that is.
+func (f *Failover) ask(ctx context.Context, g *Guard, charges []Charge, out []Outcome) (silent, err error) {
 	report, err := g.enter(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	errand := f.handover.prepare(ctx, g, charges)
 	if err := ctx.Err(); err != nil {
 		g.leave(report)
-		return fmt.Errorf("decide: %w", err)
+		return nil, fmt.Errorf("decide: %w", err)
 	}
 	if n := len(errand.raises); n == 0 {
 		err = g.visit(ctx, report, charges, out)
@@ -142,7 +150,7 @@ func (f *Failover) ask(ctx context.Context, g *Guard, charges []Charge, out []Ou
 	if err == nil {
 		f.handover.settle(g, &errand, charges, out)
 	}
-	return err
+	return errand.silent, err
 }
 
 // Mirror tells the second store, once, what the first has counted and the second does not know. To be called about every

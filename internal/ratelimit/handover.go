@@ -86,6 +86,9 @@ func (h *handover) health() HandoverHealth {
 // micros is a time on this handover's clock.
 func (h *handover) micros(t time.Time) int64 { return t.Sub(h.start).Microseconds() }
 
+// isSecond reports whether g guards the store that usage is carried to.
+func (h *handover) isSecond(g *Guard) bool { return h != nil && g == h.second }
+
 // epoch numbers the times since when the first store has been there with its data, and says when the present one began.
 // While the store is away, and while it is probed, that is now.
 func (h *handover) epoch(now int64) (epoch uint64, since int64) {
@@ -110,6 +113,7 @@ type errand struct {
 	raises []Charge     // to be settled in front of the call's own charges
 	owed   []Counter    // that the first store gets its top-up for
 	read   bool         // whether the second store has said what it knows of those
+	silent error        // why it has not
 	told   []unmirrored // what the second store gets to know
 }
 
@@ -163,33 +167,33 @@ func (h *handover) topUp(ctx context.Context, charges []Charge, now int64) erran
 	if len(owed) == 0 {
 		return e
 	}
-	known, read := h.read(ctx, owed)
+	known, err := h.read(ctx, owed)
 	now = h.micros(h.now())
 	for i := range owed {
 		if portions := h.withOwn(&owed[i], known[i], now); len(portions) > 0 {
 			e.raises = append(e.raises, raiseTo(owed[i], portions))
 		}
 	}
-	e.owed, e.read = owed, read
+	e.owed, e.read, e.silent = owed, err == nil, err
 	return e
 }
 
 // read asks the second store what it knows. While it does not say, what this replica remembers has to do.
-func (h *handover) read(ctx context.Context, counters []Counter) (known [][]Portion, ok bool) {
+func (h *handover) read(ctx context.Context, counters []Counter) (known [][]Portion, err error) {
 	known = make([][]Portion, len(counters))
 	charges, out := make([]Charge, len(counters)), make([]Outcome, len(counters))
 	for i := range counters {
 		charges[i] = Charge{Kind: Account, Counters: counters[i : i+1 : i+1], Hits: 1}
 	}
 	if err := h.second.Decide(ctx, charges, out); err != nil {
-		return known, false
+		return known, fmt.Errorf("read what the second store knows: %w", err)
 	}
 	for i := range out {
 		if out[i].Err == nil && len(out[i].Portions) == 1 {
 			known[i] = out[i].Portions[0]
 		}
 	}
-	return known, true
+	return known, nil
 }
 
 // withOwn adds what this replica remembers and the second store was not told.

@@ -194,6 +194,23 @@ func TestASingleFallbackIsToppedUp(t *testing.T) {
 	})
 }
 
+// With usage to be put back, too, both stores' silence is waited for once: Postgres is not asked to decide when it has just
+// not said what it knows.
+func TestHungStoresAreInTimeWithUsageToPutBack(t *testing.T) {
+	carries(t, func(p *pair) {
+		t := p.t
+		l := perMinute("a", 100, ratelimit.FailOpen)
+		p.redis.does(hangs)
+		require.Equal(t, 1, p.take(1, l)) // Postgres decides: Redis is owed a top-up
+		p.postgres.does(hangs)
+		start := time.Now()
+		out, err := decide(t, p, hit(l))
+		require.NoError(t, err)
+		require.Equal(t, ratelimit.SourceNone, out.Source)
+		require.Equal(t, 200*time.Millisecond, time.Since(start))
+	})
+}
+
 // Another server in Redis's place, never seen down: what is known is put back, from this replica's memory when Postgres is away.
 func TestAnotherServerIsToppedUp(t *testing.T) {
 	for _, away := range []bool{false, true} {
