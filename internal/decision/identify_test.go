@@ -167,10 +167,13 @@ func TestWrongAPIKeyIsCountedThenRefused(t *testing.T) {
 		require.ErrorIs(t, err, decision.ErrUnauthorized)
 		require.True(t, f.recorder.last(t).WrongCredential)
 	}
-	d, err := admit()
-	require.NoError(t, err, "the address has no room left: that is the answer")
-	require.Equal(t, decision.Deny, d.Verdict)
-	require.Equal(t, "203.0.113.1/32", f.recorder.last(t).Address)
+	_, err := admit()
+	require.ErrorIs(t, err, decision.ErrUnauthorized, "wrong looks the same when the address has no room left")
+	require.Equal(t, "203.0.113.1/32", f.recorder.last(t).Address, "and is counted as refused")
+	nobody := f.Identify(decision.Credentials{}, prefix("203.0.113.1"))
+	d, err := f.Admit(t.Context(), &nobody, "GET", "/")
+	require.NoError(t, err)
+	require.Equal(t, decision.Deny, d.Verdict, "the five were charged to the address")
 
 	_, err = admit("X-Pegel-Service-Token", edge)
 	require.ErrorIs(t, err, decision.ErrUnauthorized, "a service that forwards its tenants' mistakes is not throttled for them")

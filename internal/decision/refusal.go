@@ -9,16 +9,11 @@ import (
 
 // Admit is the whole way of a request that a client sends for itself (ping, forward-auth, the proxy): who is asking was
 // settled by Identify; a wrong API key is counted and refused, an identity that cannot be believed is refused, anything
-// else is decided. On ErrUnauthorized the decision says how the attempt was counted; when the address itself had no
-// room left, the answer is that refusal and no error. Other errors come without a decision; ProblemOf maps them.
+// else is decided. Errors come without a decision; ProblemOf maps them.
 func (e *Engine) Admit(ctx context.Context, caller *Caller, method, path string) (*Decision, error) {
 	switch {
 	case caller.WrongAPIKey:
-		d, err := e.CountWrong(ctx, caller, method, path)
-		if err != nil || d.Verdict == Deny {
-			return d, err
-		}
-		return d, ErrUnauthorized
+		return nil, e.Unauthorized(ctx, caller, method, path)
 	case caller.BadIdentity:
 		return nil, ErrBadIdentity
 	case caller.UnknownTenant:
@@ -27,7 +22,19 @@ func (e *Engine) Admit(ctx context.Context, caller *Caller, method, path string)
 	return e.Decide(ctx, caller.Hit(method, path))
 }
 
-// CountWrong charges a wrong credential to the address it came from, before the 401. A Deny is the answer instead of the 401.
+// Unauthorized counts a wrong credential and says what the answer is: ErrUnauthorized also when the address has no room
+// left or nobody can count, so that a wrong credential always looks the same; ErrNetworkDenied; the caller's own cancellation.
+func (e *Engine) Unauthorized(ctx context.Context, caller *Caller, method, path string) error {
+	switch _, err := e.CountWrong(ctx, caller, method, path); {
+	case errors.Is(err, ErrNetworkDenied):
+		return err
+	case err != nil && ctx.Err() != nil && !errors.Is(err, ErrClosed):
+		return err
+	}
+	return ErrUnauthorized
+}
+
+// CountWrong charges a wrong credential to the address it came from; the decision says whether the address had room.
 // A caller whose valid service token exempts it is not charged: its own address carries many tenants' mistakes.
 func (e *Engine) CountWrong(ctx context.Context, caller *Caller, method, path string) (*Decision, error) {
 	hit := caller.Hit(method, path)

@@ -19,6 +19,7 @@ type Engine interface {
 	Identify(c decision.Credentials, addr netip.Prefix) decision.Caller
 	Admit(ctx context.Context, caller *decision.Caller, method, path string) (*decision.Decision, error)
 	CountWrong(ctx context.Context, caller *decision.Caller, method, path string) (*decision.Decision, error)
+	Unauthorized(ctx context.Context, caller *decision.Caller, method, path string) error
 	Decide(ctx context.Context, h decision.Hit) (*decision.Decision, error)
 	DecideBatch(ctx context.Context, hits []decision.Hit) []decision.Result
 	Refund(ctx context.Context, h decision.Hit) (*decision.Decision, error)

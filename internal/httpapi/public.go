@@ -52,17 +52,9 @@ func (p *public) authenticate(c *gin.Context) (decision.Caller, bool) {
 	return caller, false
 }
 
-// unauthorized counts the attempt, and answers 401 or the refusal that the count itself is.
+// unauthorized counts the attempt and refuses it.
 func (p *public) unauthorized(c *gin.Context, caller *decision.Caller) {
-	d, err := p.engine.CountWrong(c.Request.Context(), caller, c.Request.Method, c.Request.URL.EscapedPath())
-	switch {
-	case err != nil:
-		p.fail(c, err)
-	case d.Verdict == decision.Deny:
-		p.answer(c, d)
-	default:
-		p.fail(c, decision.ErrUnauthorized)
-	}
+	p.fail(c, p.engine.Unauthorized(c.Request.Context(), caller, c.Request.Method, c.Request.URL.EscapedPath()))
 }
 
 // answer sends a decision: 200 with its body, or 429 with the union of body and problem.

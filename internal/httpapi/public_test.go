@@ -160,7 +160,8 @@ func TestWrongCredentialsAreCountedAndThenRefused(t *testing.T) {
 			require.Equal(t, first, p.Detail)
 		}
 		w.do(w.public, request{method: http.MethodPost, path: "/v1/check", body: `{"tenant":"school-17"}`, header: bearer(credential), from: from}).
-			problem(problem.RateLimitExceeded)
+			problem(problem.Unauthorized)
+		w.do(w.public, request{method: http.MethodGet, path: "/v1/ping", from: from}).problem(problem.RateLimitExceeded) // they were counted
 		// The credential is looked at first: what is wrong with the body stays untold.
 		w.do(w.public, request{method: http.MethodPost, path: "/v1/check", body: `{`, header: bearer(credential), from: "198.51.100." + fmt.Sprint(i)}).
 			problem(problem.Unauthorized)

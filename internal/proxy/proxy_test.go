@@ -156,7 +156,8 @@ func TestRefusals(t *testing.T) {
 		require.NotEmpty(t, res.Header.Get("WWW-Authenticate"))
 		require.NotContains(t, res.body, "pgk_wrong")
 	}
-	require.Equal(t, http.StatusTooManyRequests, g.do(t, "GET", "/", nil, "X-API-Key", "pgk_wrong").StatusCode, "a wrong key counts against its address")
+	require.Equal(t, http.StatusUnauthorized, g.do(t, "GET", "/", nil, "X-API-Key", "pgk_wrong").StatusCode, "also when the address has no room left")
+	require.Equal(t, http.StatusTooManyRequests, g.do(t, "GET", "/", nil).StatusCode, "a wrong key counts against its address")
 	require.EqualValues(t, 1, g.calls.Load())
 
 	g.changes.Tenants[0].Status = tenants.Suspended
