@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -172,15 +173,20 @@ func TestSignals(t *testing.T) {
 	t.Parallel()
 	database := testenv.Postgres(t)
 	start := func(pause string) (*exec.Cmd, chan error) {
-		listen := freeAddr(t)
-		cmd := exec.Command(os.Args[0], "serve", "--listen", listen, "--admin-listen", freeAddr(t), "--drain-pause", pause)
+		cmd := exec.Command(os.Args[0], "serve", "--listen", anyAddr, "--admin-listen", anyAddr, "--drain-pause", pause, "--log-format", "json")
 		cmd.Env = append(os.Environ(), mainEnv+"=1", "PEGEL_DATABASE_URL="+database)
+		logs := &syncBuffer{}
+		cmd.Stderr = logs
 		require.NoError(t, cmd.Start())
 		ended := make(chan error, 1)
 		go func() { ended <- cmd.Wait() }()
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
 		require.Eventually(t, func() bool {
-			_, err := run(t, "healthcheck", "--ready", "--listen", listen)
+			public := regexp.MustCompile(`"public":"([^"]+)"`).FindStringSubmatch(logs.String())
+			if public == nil {
+				return false
+			}
+			_, err := run(t, "healthcheck", "--ready", "--listen", public[1])
 			return err == nil
 		}, 30*time.Second, 50*time.Millisecond)
 		return cmd, ended

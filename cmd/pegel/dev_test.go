@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,15 +37,15 @@ type devRun struct {
 	cmd   *exec.Cmd
 	curls []string
 	said  string // standard output up to the end of the banner
-	logs  *bytes.Buffer
+	logs  *syncBuffer
 	rest  sync.WaitGroup
 }
 
 // startDev runs `pegel dev` on free ports and reads its banner.
 func startDev(t *testing.T, stateDir string, env []string, args ...string) *devRun {
 	t.Helper()
-	args = append([]string{"dev", "--state-dir", stateDir, "--listen", freeAddr(t), "--admin-listen", freeAddr(t), "--proxy-listen", freeAddr(t)}, args...)
-	d := &devRun{cmd: exec.Command(os.Args[0], args...), logs: &bytes.Buffer{}}
+	args = append([]string{"dev", "--state-dir", stateDir, "--listen", anyAddr, "--admin-listen", anyAddr, "--proxy-listen", anyAddr}, args...)
+	d := &devRun{cmd: exec.Command(os.Args[0], args...), logs: &syncBuffer{}}
 	d.cmd.Env = append(append(os.Environ(), mainEnv+"=1"), env...)
 	d.cmd.Stderr = d.logs
 	out, err := d.cmd.StdoutPipe()
@@ -128,12 +127,25 @@ func (d *devRun) paste(t *testing.T) []string {
 	return answers
 }
 
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, l.Close()) }()
-	return l.Addr().String()
+// anyAddr lets the system choose the port: one that is looked up beforehand may be taken by the time it is used.
+const anyAddr = "127.0.0.1:0"
+
+// syncBuffer is what a process writes while the test already reads it.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
 // requireTour checks what the printed lines answer when they are pasted in the order they are printed.
