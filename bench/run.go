@@ -53,7 +53,7 @@ func (w *world) run(ctx context.Context, set settings) error {
 	}
 	out := os.Stdout
 	fmt.Fprintf(out, "\n%s, %d CPUs, %s/%s; %d turns of %s each; median rate of the turns, p50 and p99 of all calls,\n"+
-		"CPU µs per decision and process. \"callers\" wait for each answer before they ask again; they share the CPUs with the servers.\n",
+		"CPU time per decision and process. \"callers\" wait for each answer before they ask again; they share the CPUs with the servers.\n",
 		runtime.Version(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, set.rounds, set.turn)
 	for _, table := range tables {
 		var of []*peer
@@ -63,7 +63,7 @@ func (w *world) run(ctx context.Context, set settings) error {
 			}
 		}
 		if len(of) > 0 {
-			printTable(out, table.title, columns[table.name], of, set.callers, results)
+			printTable(out, table.title, columns[table.name], table.name == inside, of, set.callers, results)
 		}
 	}
 	if set.only.MatchString("exactness") {

@@ -8,12 +8,16 @@ import (
 	"time"
 )
 
-// printTable writes one table: a row per peer and number of callers.
-func printTable(out io.Writer, title string, columns []string, peers []*peer, callers []int, results map[*peer]map[int]*result) {
+// printTable writes one table: a row per peer and number of callers. CPU time is in µs, or in ns for what takes less.
+func printTable(out io.Writer, title string, columns []string, nanoseconds bool, peers []*peer, callers []int, results map[*peer]map[int]*result) {
 	fmt.Fprintf(out, "\n%s\n\n", title)
+	unit, scale := "µs", 1e3
+	if nanoseconds {
+		unit, scale = "ns/op", 1
+	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	defer t.Flush()
-	fmt.Fprintf(t, "callers\tdecisions/s\tp50\tp99\t%s\tratio\t\n", strings.Join(columns, " µs\t")+" µs")
+	fmt.Fprintf(t, "callers\tdecisions/s\tp50\tp99\t%s\tratio\t\n", strings.Join(columns, " "+unit+"\t")+" "+unit)
 	for _, n := range callers {
 		var reference *result
 		for _, p := range peers {
@@ -25,7 +29,7 @@ func printTable(out io.Writer, title string, columns []string, peers []*peer, ca
 			r := results[p][n]
 			fmt.Fprintf(t, "%d\t%s\t%s\t%s\t", n, grouped(r.rate()), short(r.percentile(0.5)), short(r.percentile(0.99)))
 			for _, column := range columns {
-				fmt.Fprintf(t, "%s\t", perDecision(r, column))
+				fmt.Fprintf(t, "%s\t", perDecision(r, column, scale))
 			}
 			ratio := "-"
 			if reference != nil {
@@ -36,17 +40,17 @@ func printTable(out io.Writer, title string, columns []string, peers []*peer, ca
 	}
 }
 
-// perDecision is a column's CPU time per decision in µs, or "-" when the peer has no such process.
-func perDecision(r *result, column string) string {
+// perDecision is a column's CPU time per decision in units of scale nanoseconds, or "-" when the peer has no such process.
+func perDecision(r *result, column string, scale float64) string {
 	used, ok := r.cpu[column]
 	if !ok || r.decisions == 0 {
 		return "-"
 	}
-	us := float64(used.Nanoseconds()) / 1e3 / float64(r.decisions)
-	if us < 1 {
-		return fmt.Sprintf("%.3f", us)
+	each := float64(used.Nanoseconds()) / scale / float64(r.decisions)
+	if each < 1 {
+		return fmt.Sprintf("%.3f", each)
 	}
-	return fmt.Sprintf("%.1f", us)
+	return fmt.Sprintf("%.1f", each)
 }
 
 // short is a duration with two or three digits.
