@@ -54,6 +54,7 @@ type App struct {
 	stores     *stores
 	directory  *tenants.Directory
 	repository *postgres.Repository
+	lastUsed   *tenants.LastUsed
 	poller     *tenants.Poller
 	usage      *usage.Aggregator
 	metrics    *prometheus.Registry
@@ -100,6 +101,7 @@ func (a *App) openStores(ctx context.Context) error {
 		return fmt.Errorf("open the configuration pool: %w", err)
 	}
 	a.repository = postgres.NewRepository(a.pool)
+	a.lastUsed = tenants.NewLastUsed(a.repository, 0, a.log)
 	a.poller = tenants.NewPoller(a.directory, a.repository, tenants.PollerOptions{
 		Clock: a.now, Log: a.log, OnBroken: countBroken(a.metrics),
 	})
@@ -127,8 +129,8 @@ func (a *App) openListeners(ctx context.Context) error {
 		return &SettingError{Name: "PEGEL_CLIENT_IP_HEADER", Reason: err.Error()}
 	}
 	engine := decision.New(decision.Config{
-		Store: a.stores.denials, Directory: a.directory, Recorder: newCountedRecorder(a.usage, a.metrics), Now: a.now, Mode: ratelimit.Mode(a.cfg.Mode),
-		IPv6Prefix: a.cfg.IPv6Prefix, Log: a.log,
+		Store: a.stores.denials, Directory: a.directory, Recorder: newCountedRecorder(a.usage, a.metrics), Used: a.lastUsed.Note,
+		Now: a.now, Mode: ratelimit.Mode(a.cfg.Mode), IPv6Prefix: a.cfg.IPv6Prefix, Log: a.log,
 	})
 	holder := decision.NewHolder(a.cfg.HeldPerTenant, a.cfg.HeldTotal, nil)
 	a.observe(holder)
@@ -159,7 +161,7 @@ func (a *App) openPublic(ctx context.Context, common httpapi.Common, holder *dec
 
 func (a *App) openAdmin(ctx context.Context, common httpapi.Common, cert *certificate) error {
 	h, err := httpapi.NewAdmin(httpapi.AdminConfig{ //nolint:contextcheck // handlers take their request's
-		Common: common, Repository: a.repository, Usage: a.usage, Mode: ratelimit.Mode(a.cfg.Mode),
+		Common: common, Repository: a.repository, Usage: a.usage, Used: a.lastUsed.Note, Mode: ratelimit.Mode(a.cfg.Mode),
 		BootstrapToken: string(a.cfg.AdminToken), Random: rand.Reader, Changed: a.ownChange,
 		Metrics: promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}),
 	})

@@ -94,6 +94,7 @@ func (a *App) work(ctx context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { a.poller.Run(ctx) })
 	all.Go(func() { a.prune(ctx) })
+	all.Go(func() { a.lastUsed.Run(ctx) })
 	all.Wait()
 }
 

@@ -21,6 +21,8 @@ type Config struct {
 	Directory *tenants.Directory
 	// Recorder takes what was decided; nil: nobody does.
 	Recorder usage.Recorder
+	// Used is told of every credential that proved itself (tenants.LastUsed.Note); nil: nobody is. It must not block.
+	Used func(kind tenants.Kind, id string, at time.Time)
 	// Now is this replica's clock. It dates answers and ends credentials and overrides; counters have the store's clock.
 	Now func() time.Time
 	// Mode is PEGEL_MODE: what holds until an administrator stores a mode (PUT /admin/mode). Empty: enforce.
@@ -35,6 +37,7 @@ type Engine struct {
 	store      ratelimit.Store
 	directory  *tenants.Directory
 	recorder   usage.Recorder
+	used       func(kind tenants.Kind, id string, at time.Time)
 	now        func() time.Time
 	mode       ratelimit.Mode
 	ipv6Prefix int
@@ -50,11 +53,14 @@ type Engine struct {
 // New builds an engine.
 func New(cfg Config) *Engine {
 	e := &Engine{
-		store: cfg.Store, directory: cfg.Directory, recorder: cfg.Recorder, now: cfg.Now, mode: cfg.Mode,
+		store: cfg.Store, directory: cfg.Directory, recorder: cfg.Recorder, used: cfg.Used, now: cfg.Now, mode: cfg.Mode,
 		ipv6Prefix: cfg.IPv6Prefix, log: cfg.Log, ids: NewIDSource(),
 	}
 	if e.ipv6Prefix == 0 {
 		e.ipv6Prefix = defaultIPv6Prefix
+	}
+	if e.used == nil {
+		e.used = func(tenants.Kind, string, time.Time) {}
 	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)

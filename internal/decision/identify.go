@@ -129,6 +129,9 @@ func (e *Engine) Identify(c Credentials, addr netip.Prefix) Caller {
 			caller.Service, _ = snapshot.VerifyServiceToken(credential, now)
 		}
 		caller.WrongService = caller.Service == nil
+		if caller.Service != nil {
+			e.used(tenants.KindServiceToken, caller.Service.ID, now)
+		}
 	}
 	if len(keys) > 0 {
 		credential, err := tenants.ParseCredential(keys[0])
@@ -141,6 +144,9 @@ func (e *Engine) Identify(c Credentials, addr netip.Prefix) Caller {
 			}
 		}
 		caller.WrongAPIKey = caller.APIKey == nil
+		if caller.APIKey != nil {
+			e.used(tenants.KindAPIKey, caller.APIKey.ID, now)
+		}
 	}
 	caller.name(&c, snapshot)
 	return caller

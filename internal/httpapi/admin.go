@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -29,6 +30,7 @@ type admin struct {
 	mode       ratelimit.Mode
 	random     io.Reader
 	changed    func(ctx context.Context)
+	used       func(kind tenants.Kind, id string, at time.Time)
 
 	bootstrap    [sha256.Size]byte
 	hasBootstrap bool

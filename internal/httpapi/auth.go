@@ -86,6 +86,9 @@ func (a *admin) signIn(c *gin.Context) (signIn, bool) {
 	if !ok {
 		return signIn{}, false
 	}
+	if a.used != nil {
+		a.used(tenants.KindAdminToken, t.ID, a.now())
+	}
 	return signIn{actor: audit.Actor{Kind: "admin_token", ID: t.ID, Name: t.Name}, role: t.Role}, true
 }
 

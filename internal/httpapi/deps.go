@@ -101,6 +101,8 @@ type AdminConfig struct {
 
 	Repository tenants.Repository
 	Usage      UsageView
+	// Used is told of every admin token that signs in (tenants.LastUsed.Note); nil: nobody is.
+	Used func(kind tenants.Kind, id string, at time.Time)
 	// Mode is PEGEL_MODE, which holds until an administrator stores a mode.
 	Mode ratelimit.Mode
 	// BootstrapToken is PEGEL_ADMIN_TOKEN; empty: there is none.

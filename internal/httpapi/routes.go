@@ -53,7 +53,7 @@ func NewAdmin(cfg AdminConfig) (http.Handler, error) {
 	s := cfg.surface(`Bearer realm="pegel admin"`)
 	a := &admin{
 		surface: s, engine: cfg.Engine, directory: cfg.Directory, repository: cfg.Repository, usage: cfg.Usage, health: cfg.Health,
-		mode: cfg.Mode, random: cfg.Random, changed: cfg.Changed,
+		mode: cfg.Mode, random: cfg.Random, changed: cfg.Changed, used: cfg.Used,
 		hasBootstrap: cfg.BootstrapToken != "", bootstrap: sha256.Sum256([]byte(cfg.BootstrapToken)),
 	}
 	router := s.router()
