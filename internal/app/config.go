@@ -2,7 +2,6 @@ package app
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -198,10 +197,4 @@ func (c *Config) checkTrust() error {
 		return settingErrorf(trustedSetting, "is required with %s: there is nobody to believe", identitySetting)
 	}
 	return nil
-}
-
-// IsSettingError reports whether an error is about a setting, and so the operator's to cure.
-func IsSettingError(err error) bool {
-	var s *SettingError
-	return errors.As(err, &s)
 }

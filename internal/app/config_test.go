@@ -160,7 +160,7 @@ func TestBadSettingsStopTheStart(t *testing.T) {
 	} {
 		_, err := load(t, env)
 		requireOneLine(t, err, want)
-		require.True(t, IsSettingError(err), env)
+		require.ErrorAs(t, err, new(*SettingError), env)
 	}
 	_, err := Load(Sources{})
 	requireOneLine(t, err, "PEGEL_DATABASE_URL: is required")
