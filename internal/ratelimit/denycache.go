@@ -314,9 +314,10 @@ func (d *DenyCache) answer(c *Charge, out *Outcome, now time.Duration) bool {
 	return true
 }
 
-// knows reports whether the refused charge had the same counter at the same place.
+// knows reports whether the refused charge had the same counter at the same place, and it let the hit in. A counter that
+// refused as well has a memory of its own: without one, what it said is over, or it was charged since.
 func (o *denial) knows(i int, c *Counter) bool {
-	if i >= len(o.counters) {
+	if i >= len(o.counters) || !c.Shadow && o.states[i].RetryAfter > 0 {
 		return false
 	}
 	was := &o.counters[i]

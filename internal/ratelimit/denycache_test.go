@@ -225,6 +225,27 @@ func TestRefusalOfATenantAnswersForEveryUser(t *testing.T) {
 	require.EqualValues(t, 2, cache.Stats().Answered)
 }
 
+// When two counters refused and one of them was charged since, its old wait is not told any more.
+func TestChargedCounterIsNotToldFromAnotherRefusal(t *testing.T) {
+	t.Parallel()
+	store := newFar()
+	cache := ratelimit.NewDenyCache(store, store.clock.now, 0)
+	tenant, user := perMinute("tenant", 2, ratelimit.FailOpen), perMinute("user", 1, ratelimit.FailOpen)
+	user.Scope = ratelimit.ScopeUser
+	require.EqualValues(t, 1, only(t, cache, takeBy("a", tenant, user)).Admitted)
+	two := takeBy("a", tenant, user)
+	two.Cost = 2
+	require.Positive(t, only(t, cache, two).Counters[0].RetryAfter, "both refuse")
+	require.Positive(t, only(t, cache, takeBy("a", tenant, user)).Counters[1].RetryAfter)
+	store.clock.advance(400 * time.Millisecond)
+	require.EqualValues(t, 1, only(t, cache, takeBy("b", tenant, user)).Admitted, "the tenant's last unit")
+	asked := store.asked
+	again := only(t, cache, two)
+	require.Equal(t, asked, store.asked)
+	require.Equal(t, ratelimit.CounterState{}, again.Counters[0], "charged since: not known")
+	require.NotZero(t, again.Counters[1].RetryAfter)
+}
+
 // Only what a shared store refused in full is remembered.
 func TestWhatIsNotRemembered(t *testing.T) {
 	t.Parallel()
