@@ -19,6 +19,7 @@ import (
 	"github.com/pegel-dev/pegel/internal/postgres"
 	"github.com/pegel-dev/pegel/internal/proxy"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
+	"github.com/pegel-dev/pegel/internal/signin"
 	"github.com/pegel-dev/pegel/internal/tenants"
 	"github.com/pegel-dev/pegel/internal/usage"
 )
@@ -160,9 +161,10 @@ func (a *App) openPublic(ctx context.Context, common httpapi.Common, holder *dec
 }
 
 func (a *App) openAdmin(ctx context.Context, common httpapi.Common, cert *certificate) error {
+	admins := signin.New(signin.Config{Directory: a.directory, Now: a.now, Bootstrap: string(a.cfg.AdminToken), Used: a.lastUsed.Note})
 	h, err := httpapi.NewAdmin(httpapi.AdminConfig{ //nolint:contextcheck // handlers take their request's
-		Common: common, Repository: a.repository, Usage: a.usage, Used: a.lastUsed.Note, Mode: ratelimit.Mode(a.cfg.Mode),
-		BootstrapToken: string(a.cfg.AdminToken), Random: rand.Reader, Changed: a.ownChange,
+		Common: common, Repository: a.repository, Usage: a.usage, SignIn: admins, Mode: ratelimit.Mode(a.cfg.Mode),
+		Random: rand.Reader, Changed: a.ownChange,
 		Metrics: promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}),
 	})
 	if err != nil {

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/pegel-dev/pegel/internal/httpapi/gen"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
+	"github.com/pegel-dev/pegel/internal/signin"
 	"github.com/pegel-dev/pegel/internal/tenants"
 )
 
@@ -30,10 +30,7 @@ type admin struct {
 	mode       ratelimit.Mode
 	random     io.Reader
 	changed    func(ctx context.Context)
-	used       func(kind tenants.Kind, id string, at time.Time)
-
-	bootstrap    [sha256.Size]byte
-	hasBootstrap bool
+	admins     *signin.Verifier
 }
 
 var _ gen.ServerInterface = (*admin)(nil)

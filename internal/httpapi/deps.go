@@ -10,6 +10,7 @@ import (
 
 	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
+	"github.com/pegel-dev/pegel/internal/signin"
 	"github.com/pegel-dev/pegel/internal/tenants"
 	"github.com/pegel-dev/pegel/internal/usage"
 )
@@ -101,14 +102,14 @@ type AdminConfig struct {
 
 	Repository tenants.Repository
 	Usage      UsageView
-	// Used is told of every admin token that signs in (tenants.LastUsed.Note); nil: nobody is.
-	Used func(kind tenants.Kind, id string, at time.Time)
+	// SignIn knows the administrators.
+	SignIn *signin.Verifier
 	// Mode is PEGEL_MODE, which holds until an administrator stores a mode.
 	Mode ratelimit.Mode
-	// BootstrapToken is PEGEL_ADMIN_TOKEN; empty: there is none.
-	BootstrapToken string
 	// Metrics serves /metrics.
 	Metrics http.Handler
+	// Pages, when it is set, gets what is under /dashboard, and / leads there. Its requests have their id in X-Request-Id.
+	Pages http.Handler
 	// Random makes credentials: crypto/rand.Reader.
 	Random io.Reader
 	// Changed, when it is set, is called after a change so that this replica shows it at once; the others follow by polling.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/problem"
+	"github.com/pegel-dev/pegel/internal/signin"
 )
 
 // maxBody is the largest body that is read, in bytes.
@@ -35,7 +36,7 @@ type exchange struct {
 	// peerTrusted: the request came through a trusted proxy.
 	peerTrusted bool
 	// who is the administrator that authenticate let through.
-	who signIn
+	who signin.Administrator
 	// body is the JSON body that validate let through.
 	body []byte
 }

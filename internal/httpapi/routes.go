@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -53,13 +52,17 @@ func NewAdmin(cfg AdminConfig) (http.Handler, error) {
 	s := cfg.surface(`Bearer realm="pegel admin"`)
 	a := &admin{
 		surface: s, engine: cfg.Engine, directory: cfg.Directory, repository: cfg.Repository, usage: cfg.Usage, health: cfg.Health,
-		mode: cfg.Mode, random: cfg.Random, changed: cfg.Changed, used: cfg.Used,
-		hasBootstrap: cfg.BootstrapToken != "", bootstrap: sha256.Sum256([]byte(cfg.BootstrapToken)),
+		mode: cfg.Mode, random: cfg.Random, changed: cfg.Changed, admins: cfg.SignIn,
 	}
 	router := s.router()
 	cfg.probes(router, s)
 	if cfg.Metrics != nil {
 		router.GET("/metrics", gin.WrapH(cfg.Metrics))
+	}
+	if cfg.Pages != nil {
+		router.GET("/", func(c *gin.Context) { c.Redirect(http.StatusFound, "/dashboard") })
+		router.Any("/dashboard", gin.WrapH(cfg.Pages))
+		router.Any("/dashboard/*page", gin.WrapH(cfg.Pages))
 	}
 	for _, r := range a.routes() {
 		operation, err := contract.operation(r.method, r.path)

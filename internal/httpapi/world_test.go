@@ -30,6 +30,7 @@ import (
 	"github.com/pegel-dev/pegel/internal/postgres"
 	"github.com/pegel-dev/pegel/internal/problem"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
+	"github.com/pegel-dev/pegel/internal/signin"
 	"github.com/pegel-dev/pegel/internal/tenants"
 	"github.com/pegel-dev/pegel/internal/testenv"
 	"github.com/pegel-dev/pegel/internal/usage"
@@ -185,7 +186,8 @@ func makeWorld(tb testing.TB, databaseURL string, level slog.Level, options ...p
 	public, err := httpapi.NewPublic(httpapi.PublicConfig{Common: common, Holder: w.holder, TrustIdentity: true})
 	require.NoError(tb, err)
 	admin, err := httpapi.NewAdmin(httpapi.AdminConfig{
-		Common: common, Repository: w.repository, Usage: w.usage, Mode: ratelimit.Enforce, BootstrapToken: bootstrap,
+		Common: common, Repository: w.repository, Usage: w.usage, Mode: ratelimit.Enforce,
+		SignIn: signin.New(signin.Config{Directory: w.directory, Now: w.clock.now, Bootstrap: bootstrap}),
 		Random: rand.Reader, Changed: func(ctx context.Context) { _ = w.poller.Refresh(ctx) },
 		Metrics: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 			rw.Header().Set("Content-Type", "text/plain; version=0.0.4")
