@@ -126,13 +126,10 @@ func (t *tenantUsage) view(now time.Time) TenantUsage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := slotOf(now)
-	minute := now.Truncate(time.Minute).Unix() / slotSeconds // the first slot of the running minute
 	v := TenantUsage{
 		TenantID: t.last.TenantID, Tenant: t.last.Tenant, Plan: t.last.Plan, LimitName: t.last.LimitName,
 		Used: t.last.Used, Limit: t.last.Quota, Utilization: t.last.utilization(), LastAt: t.last.At,
-		Last60s:    t.sum(n-minuteSlots, n),
-		ThisMinute: t.sum(minute-1, n),
-		LastMinute: t.sum(minute-minuteSlots-1, minute-1),
+		Last60s: t.sum(n-minuteSlots, n),
 	}
 	if !t.highSince.IsZero() && now.Sub(t.last.At) < time.Minute {
 		v.HighSince = t.highSince

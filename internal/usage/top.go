@@ -7,30 +7,6 @@ import (
 	"time"
 )
 
-// TenantUsage is one tenant's numbers as this process saw them.
-type TenantUsage struct {
-	TenantID int64
-	Tenant   string
-	Plan     string
-	// LimitName, Used, Limit and Utilization are those of the tightest limit at the last hit (LastAt).
-	LimitName   string
-	Used        int64
-	Limit       int64
-	Utilization float64
-	LastAt      time.Time
-	// HighSince is since when the utilisation has been at or above 80 %; zero when it is not.
-	HighSince time.Time
-	// Last60s rolls by slots of 5 s; the minutes are the clock's.
-	Last60s, ThisMinute, LastMinute Counts
-}
-
-// Refusals is how often a name was refused in this minute and the one before. Error bounds how much too high Count may be
-// (more names than the table holds).
-type Refusals struct {
-	Name         string
-	Count, Error int64
-}
-
 // Top is the answer to "who is using what".
 type Top struct {
 	// Tenants are those with hits in the last 60 s: highest utilisation first, then most hits, then by name.
