@@ -55,7 +55,7 @@ func TestEveryReplicaSeesThatThereIsRoomAgain(t *testing.T) {
 			require.Equal(t, http.StatusOK, res.StatusCode, "%s", said)
 		}, false},
 		"override": {func(slug string) {
-			_, err := repository.PutOverride(t.Context(), audit.Actor{Kind: "system", Name: "test"}, slug, tenants.Override{LimitName: "per-hour", Quota: 9, Reason: "test"})
+			_, _, err := repository.PutOverride(t.Context(), audit.Actor{Kind: "system", Name: "test"}, slug, tenants.Override{LimitName: "per-hour", Quota: 9, Reason: "test"})
 			require.NoError(t, err)
 		}, false},
 		"reset": {func(slug string) {

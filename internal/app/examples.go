@@ -82,7 +82,7 @@ func installTenant(ctx context.Context, repo tenants.Repository, ex *ExampleTena
 		return fmt.Errorf("read its key: %w", err)
 	}
 	keys, err := everything(func(p tenants.Page) (tenants.List[tenants.APIKey], error) {
-		return repo.ListKeys(ctx, ex.Slug, p)
+		return repo.ListKeys(ctx, ex.Slug, tenants.CredentialFilter{}, p)
 	})
 	if err != nil {
 		return fmt.Errorf("list its keys: %w", err)
@@ -102,7 +102,7 @@ func installServiceToken(ctx context.Context, repo tenants.Repository, text stri
 		return fmt.Errorf("read it: %w", err)
 	}
 	list, err := everything(func(p tenants.Page) (tenants.List[tenants.ServiceToken], error) {
-		return repo.ListServiceTokens(ctx, p)
+		return repo.ListServiceTokens(ctx, tenants.CredentialFilter{}, p)
 	})
 	if err != nil {
 		return fmt.Errorf("list those that exist: %w", err)
@@ -126,7 +126,7 @@ func installAdminToken(ctx context.Context, repo tenants.Repository, text string
 		return fmt.Errorf("read it: %w", err)
 	}
 	list, err := everything(func(p tenants.Page) (tenants.List[tenants.AdminToken], error) {
-		return repo.ListAdminTokens(ctx, p)
+		return repo.ListAdminTokens(ctx, tenants.CredentialFilter{}, p)
 	})
 	if err != nil {
 		return fmt.Errorf("list those that exist: %w", err)

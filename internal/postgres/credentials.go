@@ -21,6 +21,10 @@ const (
 	selectKeys    = `SELECT` + lifeColumns + `tenant_id FROM api_keys `
 	selectService = `SELECT` + lifeColumns + `exempt, may FROM service_tokens `
 	selectAdmin   = `SELECT` + lifeColumns + `role FROM admin_tokens `
+
+	// lifeFilter takes the number after which the page starts, the search as a pattern and as it is, and the status.
+	lifeFilter = `seq > $1 AND ($2 = '' OR name ILIKE $2 OR id = $3) AND ($4 = '' OR $4 = CASE
+		WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= now() THEN 'expired' ELSE 'active' END)`
 )
 
 // lifeRow is what the rows of all credentials share.
@@ -48,7 +52,7 @@ type adminRow struct {
 }
 
 // ListKeys lists a tenant's keys by age.
-func (r *Repository) ListKeys(ctx context.Context, tenant string, p tenants.Page) (list tenants.List[tenants.APIKey], err error) {
+func (r *Repository) ListKeys(ctx context.Context, tenant string, f tenants.CredentialFilter, p tenants.Page) (list tenants.List[tenants.APIKey], err error) {
 	name := "keys of " + tenant
 	after, err := decodeNumber(name, p.Cursor, 0)
 	if err != nil {
@@ -59,7 +63,8 @@ func (r *Repository) ListKeys(ctx context.Context, tenant string, p tenants.Page
 		if err != nil {
 			return err
 		}
-		rows, err := collect[keyRow](ctx, q, selectKeys+`WHERE tenant_id = $1 AND seq > $2 ORDER BY seq LIMIT $3`, t.ID, after, pageSize(p)+1)
+		rows, err := collect[keyRow](ctx, q, selectKeys+`WHERE `+lifeFilter+` AND tenant_id = $5 ORDER BY seq LIMIT $6`,
+			after, contains(f.Search), f.Search, string(f.Status), t.ID, pageSize(p)+1)
 		list = pageOf(name, rows, pageSize(p), func(r *keyRow) int64 { return r.Seq }, func(r *keyRow) tenants.APIKey {
 			k, _ := keyFrom(r) // a broken one is listed as it is
 			return k
@@ -122,13 +127,14 @@ func (r *Repository) RevokeKey(ctx context.Context, a audit.Actor, tenant, id st
 }
 
 // ListServiceTokens lists by age.
-func (r *Repository) ListServiceTokens(ctx context.Context, p tenants.Page) (list tenants.List[tenants.ServiceToken], err error) {
+func (r *Repository) ListServiceTokens(ctx context.Context, f tenants.CredentialFilter, p tenants.Page) (list tenants.List[tenants.ServiceToken], err error) {
 	after, err := decodeNumber("service tokens", p.Cursor, 0)
 	if err != nil {
 		return list, err
 	}
 	err = r.read(ctx, "list service tokens", func(ctx context.Context, q querier) error {
-		rows, err := collect[serviceRow](ctx, q, selectService+`WHERE seq > $1 ORDER BY seq LIMIT $2`, after, pageSize(p)+1)
+		rows, err := collect[serviceRow](ctx, q, selectService+`WHERE `+lifeFilter+` ORDER BY seq LIMIT $5`,
+			after, contains(f.Search), f.Search, string(f.Status), pageSize(p)+1)
 		list = pageOf("service tokens", rows, pageSize(p), func(r *serviceRow) int64 { return r.Seq }, func(r *serviceRow) tenants.ServiceToken {
 			t, _ := serviceFrom(r)
 			return t
@@ -190,13 +196,14 @@ func (r *Repository) RevokeServiceToken(ctx context.Context, a audit.Actor, id s
 }
 
 // ListAdminTokens lists by age.
-func (r *Repository) ListAdminTokens(ctx context.Context, p tenants.Page) (list tenants.List[tenants.AdminToken], err error) {
+func (r *Repository) ListAdminTokens(ctx context.Context, f tenants.CredentialFilter, p tenants.Page) (list tenants.List[tenants.AdminToken], err error) {
 	after, err := decodeNumber("admin tokens", p.Cursor, 0)
 	if err != nil {
 		return list, err
 	}
 	err = r.read(ctx, "list admin tokens", func(ctx context.Context, q querier) error {
-		rows, err := collect[adminRow](ctx, q, selectAdmin+`WHERE seq > $1 ORDER BY seq LIMIT $2`, after, pageSize(p)+1)
+		rows, err := collect[adminRow](ctx, q, selectAdmin+`WHERE `+lifeFilter+` ORDER BY seq LIMIT $5`,
+			after, contains(f.Search), f.Search, string(f.Status), pageSize(p)+1)
 		list = pageOf("admin tokens", rows, pageSize(p), func(r *adminRow) int64 { return r.Seq }, func(r *adminRow) tenants.AdminToken {
 			t, _ := adminFrom(r)
 			return t

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 )
 
 // ListOverrides lists a tenant's overrides by limit name.
-func (r *Repository) ListOverrides(ctx context.Context, tenant string, p tenants.Page) (list tenants.List[tenants.Override], err error) {
+func (r *Repository) ListOverrides(ctx context.Context, tenant string, f tenants.OverrideFilter, p tenants.Page) (list tenants.List[tenants.Override], err error) {
 	name := "overrides of " + tenant
 	after, err := decodeCursor(name, p.Cursor)
 	if err != nil {
@@ -21,8 +22,9 @@ func (r *Repository) ListOverrides(ctx context.Context, tenant string, p tenants
 		if err != nil {
 			return err
 		}
-		rows, err := collect[overrideRow](ctx, q, selectOverrides+`WHERE o.tenant_id = $1 AND o.limit_name > $2 ORDER BY o.limit_name LIMIT $3`,
-			t.ID, after, pageSize(p)+1)
+		rows, err := collect[overrideRow](ctx, q, selectOverrides+`
+			WHERE o.tenant_id = $1 AND o.limit_name > $2 AND ($4 = '' OR o.limit_name ILIKE $4 OR o.reason ILIKE $4) ORDER BY o.limit_name LIMIT $3`,
+			t.ID, after, pageSize(p)+1, contains(f.Search))
 		overrides := make([]tenants.Override, len(rows))
 		for i := range rows {
 			overrides[i], _ = overrideFrom(&rows[i]) // a broken one is listed as it is
@@ -34,34 +36,39 @@ func (r *Repository) ListOverrides(ctx context.Context, tenant string, p tenants
 }
 
 // PutOverride sets a tenant's exception to one limit.
-func (r *Repository) PutOverride(ctx context.Context, a audit.Actor, tenant string, o tenants.Override) (stored tenants.Override, err error) {
+func (r *Repository) PutOverride(ctx context.Context, a audit.Actor, tenant string, o tenants.Override) (stored tenants.Override, created bool, err error) {
 	err = r.change(ctx, a, "put override", func(ctx context.Context, c *change) error {
 		t, err := tenantBySlug(ctx, c, tenant)
 		if err != nil {
 			return err
 		}
 		var before any
+		created = false
 		old, err := one[overrideRow](ctx, c, selectOverrides+`WHERE o.tenant_id = $1 AND o.limit_name = $2`, t.ID, o.LimitName)
 		switch {
 		case err == nil:
 			was, _ := overrideFrom(old)
 			before = overrideFields(&was)
-		case !isNotFound(err):
+		case isNotFound(err):
+			created = true
+		default:
 			return err
 		}
-		_, err = c.Exec(ctx, `
-			INSERT INTO overrides (tenant_id, limit_name, quota, reason, expires_at, changed_in) VALUES ($1, $2, $3, $4, $5, $6)
+		row, err := one[overrideRow](ctx, c, `
+			INSERT INTO overrides AS o (tenant_id, limit_name, quota, reason, expires_at, changed_in) VALUES ($1, $2, $3, $4, $5, $6)
 			ON CONFLICT (tenant_id, limit_name) DO UPDATE SET quota = EXCLUDED.quota, reason = EXCLUDED.reason, expires_at = EXCLUDED.expires_at,
-				changed_in = EXCLUDED.changed_in, updated_at = now()`,
+				changed_in = EXCLUDED.changed_in, updated_at = now()
+			RETURNING`+overrideColumns,
 			t.ID, o.LimitName, o.Quota, o.Reason, nullable(o.ExpiresAt), c.version)
 		if err != nil {
 			return err
 		}
-		stored = o
-		stored.TenantID = t.ID
+		if stored, err = overrideFrom(row); err != nil {
+			return err
+		}
 		return c.record(ctx, "override.put", "override", tenant+"/"+o.LimitName, before, overrideFields(&stored))
 	})
-	return stored, err
+	return stored, created, err
 }
 
 // DeleteOverride ends a tenant's exception to one limit.
@@ -87,13 +94,16 @@ func (r *Repository) DeleteOverride(ctx context.Context, a audit.Actor, tenant, 
 }
 
 // ListNetworks lists by age.
-func (r *Repository) ListNetworks(ctx context.Context, p tenants.Page) (list tenants.List[tenants.Network], err error) {
+func (r *Repository) ListNetworks(ctx context.Context, f tenants.NetworkFilter, p tenants.Page) (list tenants.List[tenants.Network], err error) {
 	after, err := decodeNumber("networks", p.Cursor, 0)
 	if err != nil {
 		return list, err
 	}
 	err = r.read(ctx, "list networks", func(ctx context.Context, q querier) error {
-		rows, err := collect[networkRow](ctx, q, selectNetworks+`WHERE n.id > $1 AND n.cidr IS NOT NULL ORDER BY n.id LIMIT $2`, after, pageSize(p)+1)
+		rows, err := collect[networkRow](ctx, q, selectNetworks+`
+			WHERE n.id > $1 AND n.cidr IS NOT NULL AND ($3 = '' OR n.action = $3) AND ($4 = '' OR n.reason ILIKE $4)
+				AND ($5::inet IS NULL OR n.cidr >>= $5::inet) ORDER BY n.id LIMIT $2`,
+			after, pageSize(p)+1, string(f.Action), contains(f.Search), nullableAddress(f.Holds))
 		list = pageOf("networks", rows, pageSize(p), func(r *networkRow) int64 { return r.ID }, func(r *networkRow) tenants.Network {
 			n, _ := networkFrom(r) // a broken one is listed as it is
 			return n
@@ -141,7 +151,8 @@ func overrideFrom(r *overrideRow) (tenants.Override, error) {
 		err = errNull
 	}
 	o := tenants.Override{
-		TenantID: r.TenantID, LimitName: textOf(r.LimitName, &err), Quota: orZero(r.Quota), Reason: textOf(r.Reason, &err), ExpiresAt: end(r.ExpiresAt),
+		TenantID: r.TenantID, LimitName: textOf(r.LimitName, &err), Quota: orZero(r.Quota), Reason: textOf(r.Reason, &err),
+		ExpiresAt: end(r.ExpiresAt), UpdatedAt: moment(r.UpdatedAt), LastUsedAt: moment(r.LastUsedAt),
 	}
 	// An expiry in the past is how overrides end, not a fault: it is left out of the check.
 	check := tenants.Override{LimitName: o.LimitName, Quota: o.Quota, Reason: o.Reason}
@@ -164,4 +175,11 @@ func overrideFields(o *tenants.Override) map[string]any {
 
 func networkFields(n *tenants.Network) map[string]any {
 	return map[string]any{"cidr": n.CIDR.String(), "action": n.Action, "reason": n.Reason, "expires_at": timeField(n.ExpiresAt)}
+}
+
+func nullableAddress(a netip.Addr) *netip.Addr {
+	if !a.IsValid() {
+		return nil
+	}
+	return &a
 }

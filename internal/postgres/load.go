@@ -106,10 +106,14 @@ type overrideRow struct {
 	TenantID          int64
 	LimitName, Reason *string
 	Quota             *int64
-	ExpiresAt         pgtype.Timestamptz
+
+	ExpiresAt, UpdatedAt, LastUsedAt pgtype.Timestamptz
 }
 
-const selectOverrides = `SELECT o.tenant_id, left(o.limit_name, 100), left(o.reason, 600), o.quota, o.expires_at FROM overrides o `
+const (
+	overrideColumns = ` o.tenant_id, left(o.limit_name, 100), left(o.reason, 600), o.quota, o.expires_at, o.updated_at, o.last_used_at `
+	selectOverrides = `SELECT` + overrideColumns + `FROM overrides o `
+)
 
 func (l *loading) overrides(ctx context.Context) error {
 	rows, err := collect[overrideRow](ctx, l.q, selectOverrides+`WHERE `+l.changed("o."), l.since)

@@ -90,7 +90,7 @@ func TestIncrementalLoadEqualsFullLoad(t *testing.T) {
 			_, _ = b.ResetTenant(ctx, alice, fmt.Sprintf("t%d", rapid.IntRange(0, 3).Draw(rt, "tenant")))
 		},
 		"put override": func(rt *rapid.T) {
-			_, _ = b.PutOverride(ctx, alice, fmt.Sprintf("t%d", rapid.IntRange(0, 3).Draw(rt, "tenant")),
+			_, _, _ = b.PutOverride(ctx, alice, fmt.Sprintf("t%d", rapid.IntRange(0, 3).Draw(rt, "tenant")),
 				tenants.Override{LimitName: rapid.SampledFrom([]string{"requests-per-minute", "other"}).Draw(rt, "limit"), Quota: rapid.Int64Range(0, 99).Draw(rt, "quota"), Reason: "r"})
 		},
 		"delete override": func(rt *rapid.T) {
@@ -119,7 +119,7 @@ func TestIncrementalLoadEqualsFullLoad(t *testing.T) {
 			}
 		},
 		"network": func(rt *rapid.T) {
-			list, err := b.ListNetworks(ctx, tenants.Page{})
+			list, err := b.ListNetworks(ctx, tenants.NetworkFilter{}, tenants.Page{})
 			require.NoError(rt, err)
 			if len(list.Items) > 0 && rapid.Bool().Draw(rt, "delete") {
 				require.NoError(rt, b.DeleteNetwork(ctx, alice, rapid.SampledFrom(list.Items).Draw(rt, "network").ID))
@@ -242,7 +242,7 @@ func TestMalformedRowsHarmOnlyTheirOwner(t *testing.T) {
 	}
 	_, err := b.CreateServiceToken(ctx, alice, service("s1"))
 	require.NoError(t, err)
-	_, err = b.PutOverride(ctx, alice, "on-good", tenants.Override{LimitName: "requests-per-minute", Quota: 5, Reason: "r"})
+	_, _, err = b.PutOverride(ctx, alice, "on-good", tenants.Override{LimitName: "requests-per-minute", Quota: 5, Reason: "r"})
 	require.NoError(t, err)
 	_, err = b.PutAddressPolicy(ctx, alice, tenants.DefaultAddressPolicy(), tenants.Precondition{})
 	require.NoError(t, err)
@@ -319,7 +319,7 @@ func TestMalformedRowsHarmOnlyTheirOwner(t *testing.T) {
 		_, ok = s.VerifyAPIKey(tenants.Credential{Kind: tenants.KindAPIKey, ID: id, Hash: key(id).Hash}, time.Now())
 		require.False(t, ok, "the first day of all is long past, and a revocation is one whenever it was: %s", id)
 	}
-	keys, err := b.ListKeys(ctx, "on-good", tenants.Page{})
+	keys, err := b.ListKeys(ctx, "on-good", tenants.CredentialFilter{}, tenants.Page{})
 	require.NoError(t, err)
 	require.NotEmpty(t, keys.Items)
 	_, err = json.Marshal(keys.Items)

@@ -83,19 +83,29 @@ func TestPagesOfEveryList(t *testing.T) {
 		require.NoError(t, err)
 		_, err = b.CreateAdminToken(ctx, alice, tenants.AdminToken{ID: id, Name: id, Role: tenants.Admin})
 		require.NoError(t, err)
-		_, err = b.PutOverride(ctx, alice, "school-17", tenants.Override{LimitName: id, Reason: "r"})
+		_, _, err = b.PutOverride(ctx, alice, "school-17", tenants.Override{LimitName: id, Reason: "r"})
 		require.NoError(t, err)
 		_, err = b.CreateNetwork(ctx, alice, tenants.Network{CIDR: prefix(fmt.Sprintf("10.%d.0.0/16", n)), Action: tenants.Deny})
 		require.NoError(t, err)
 	}
-	keys := func(p tenants.Page) (int, string, error) { return sizeOf(b.ListKeys(ctx, "school-17", p)) }
-	services := func(p tenants.Page) (int, string, error) { return sizeOf(b.ListServiceTokens(ctx, p)) }
+	keys := func(p tenants.Page) (int, string, error) {
+		return sizeOf(b.ListKeys(ctx, "school-17", tenants.CredentialFilter{}, p))
+	}
+	services := func(p tenants.Page) (int, string, error) {
+		return sizeOf(b.ListServiceTokens(ctx, tenants.CredentialFilter{}, p))
+	}
 	for name, list := range map[string]func(p tenants.Page) (int, string, error){
 		"keys": keys, "services": services,
-		"plans":     func(p tenants.Page) (int, string, error) { return sizeOf(b.ListPlans(ctx, p)) },
-		"admins":    func(p tenants.Page) (int, string, error) { return sizeOf(b.ListAdminTokens(ctx, p)) },
-		"overrides": func(p tenants.Page) (int, string, error) { return sizeOf(b.ListOverrides(ctx, "school-17", p)) },
-		"networks":  func(p tenants.Page) (int, string, error) { return sizeOf(b.ListNetworks(ctx, p)) },
+		"plans": func(p tenants.Page) (int, string, error) { return sizeOf(b.ListPlans(ctx, tenants.PlanFilter{}, p)) },
+		"admins": func(p tenants.Page) (int, string, error) {
+			return sizeOf(b.ListAdminTokens(ctx, tenants.CredentialFilter{}, p))
+		},
+		"overrides": func(p tenants.Page) (int, string, error) {
+			return sizeOf(b.ListOverrides(ctx, "school-17", tenants.OverrideFilter{}, p))
+		},
+		"networks": func(p tenants.Page) (int, string, error) {
+			return sizeOf(b.ListNetworks(ctx, tenants.NetworkFilter{}, p))
+		},
 		"audit": func(p tenants.Page) (int, string, error) {
 			return sizeOf(b.ListAudit(ctx, audit.Filter{Action: "plan.create"}, p))
 		},
@@ -123,7 +133,7 @@ func TestPagesOfEveryList(t *testing.T) {
 	require.NoError(t, err)
 	_, _, err = services(tenants.Page{Cursor: next})
 	require.ErrorIs(t, err, tenants.ErrCursor, "a cursor of another list")
-	_, err = b.ListKeys(ctx, "school-18", tenants.Page{Cursor: next})
+	_, err = b.ListKeys(ctx, "school-18", tenants.CredentialFilter{}, tenants.Page{Cursor: next})
 	require.ErrorIs(t, err, tenants.ErrCursor, "a cursor of another tenant")
 	for i := range len(next) {
 		damaged := []byte(next)
@@ -139,11 +149,11 @@ func TestPagesOfEveryList(t *testing.T) {
 		require.ErrorIs(t, err, tenants.ErrCursor)
 	}
 	for _, key := range []string{"a\x00b", "\xff\xfe", "\xed\xa0\x80"} { // anybody can compute the checksum
-		_, err := b.ListPlans(ctx, tenants.Page{Cursor: postgres.EncodeCursor("plans", key)})
+		_, err := b.ListPlans(ctx, tenants.PlanFilter{}, tenants.Page{Cursor: postgres.EncodeCursor("plans", key)})
 		require.ErrorIs(t, err, tenants.ErrCursor)
 		_, err = b.ListTenants(ctx, tenants.TenantFilter{}, tenants.Page{Cursor: postgres.EncodeCursor("tenants", key)})
 		require.ErrorIs(t, err, tenants.ErrCursor)
-		_, err = b.ListOverrides(ctx, "school-17", tenants.Page{Cursor: postgres.EncodeCursor("overrides of school-17", key)})
+		_, err = b.ListOverrides(ctx, "school-17", tenants.OverrideFilter{}, tenants.Page{Cursor: postgres.EncodeCursor("overrides of school-17", key)})
 		require.ErrorIs(t, err, tenants.ErrCursor)
 	}
 	for _, limit := range []int{0, -1, 1_000_000_000} {

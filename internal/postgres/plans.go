@@ -34,13 +34,14 @@ type planLimitRow struct {
 }
 
 // ListPlans lists by name.
-func (r *Repository) ListPlans(ctx context.Context, p tenants.Page) (list tenants.List[tenants.Plan], err error) {
+func (r *Repository) ListPlans(ctx context.Context, f tenants.PlanFilter, p tenants.Page) (list tenants.List[tenants.Plan], err error) {
 	after, err := decodeCursor("plans", p.Cursor)
 	if err != nil {
 		return list, err
 	}
 	err = r.read(ctx, "list plans", func(ctx context.Context, q querier) error {
-		plans, _, err := queryPlans(ctx, q, selectPlans+`WHERE p.name > $1 ORDER BY p.name LIMIT $2`, after, pageSize(p)+1)
+		plans, _, err := queryPlans(ctx, q, selectPlans+`
+			WHERE p.name > $1 AND ($3 = '' OR p.name ILIKE $3 OR p.title ILIKE $3) ORDER BY p.name LIMIT $2`, after, pageSize(p)+1, contains(f.Search))
 		list = page("plans", plans, pageSize(p), func(p *tenants.Plan) string { return p.Name })
 		return err
 	})

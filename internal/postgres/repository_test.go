@@ -278,7 +278,7 @@ func TestEveryChangeNeedsAnActorAndLeavesOneEntry(t *testing.T) {
 		}},
 		{"mode.update", func(ctx context.Context, a audit.Actor) error { return b.SetMode(ctx, a, ratelimit.Shadow) }},
 		{"override.put", func(ctx context.Context, a audit.Actor) error {
-			_, err := b.PutOverride(ctx, a, "school-17", tenants.Override{LimitName: "requests-per-minute", Quota: 5, Reason: "exam week"})
+			_, _, err := b.PutOverride(ctx, a, "school-17", tenants.Override{LimitName: "requests-per-minute", Quota: 5, Reason: "exam week"})
 			return err
 		}},
 		{"override.delete", func(ctx context.Context, a audit.Actor) error {

@@ -3,6 +3,7 @@ package tenants
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/pegel-dev/pegel/internal/audit"
@@ -66,10 +67,42 @@ type TenantFilter struct {
 	Status       Status
 }
 
+// PlanFilter narrows a list; Search is a case-insensitive part of name or title.
+type PlanFilter struct{ Search string }
+
+// CredentialFilter narrows a list; zero fields match all. Search is a case-insensitive part of the name, or the public id.
+type CredentialFilter struct {
+	Search string
+	Status CredentialStatus
+}
+
+// CredentialStatus is where a credential is in its life, by the store's clock.
+type CredentialStatus string
+
+// Revoked wins over expired.
+const (
+	CredentialActive  CredentialStatus = "active"
+	CredentialExpired CredentialStatus = "expired"
+	CredentialRevoked CredentialStatus = "revoked"
+)
+
+// OverrideFilter narrows a list; Search is a case-insensitive part of the limit's name or the reason.
+type OverrideFilter struct{ Search string }
+
+// NetworkFilter narrows a list; zero fields match all. Search is a case-insensitive part of the reason; Holds finds the entries
+// whose range holds an address.
+type NetworkFilter struct {
+	Action NetworkAction
+	Search string
+	Holds  netip.Addr
+}
+
 // Repository stores the configuration. Every changing method takes an actor, validates nothing (callers have), writes
 // its audit entry and bumps the configuration version in one transaction, and answers within 2 s or with ErrUnavailable.
 type Repository interface {
-	ListPlans(ctx context.Context, p Page) (List[Plan], error)
+	ExceptionRepository
+
+	ListPlans(ctx context.Context, f PlanFilter, p Page) (List[Plan], error)
 	Plan(ctx context.Context, name string) (Plan, error)
 	CreatePlan(ctx context.Context, a audit.Actor, p Plan) (Plan, error)
 	// PutPlan replaces the plan or creates an absent one (created is then true).
@@ -83,18 +116,18 @@ type Repository interface {
 	DeleteTenant(ctx context.Context, a audit.Actor, slug string, pre Precondition) error
 	ResetTenant(ctx context.Context, a audit.Actor, slug string) (Tenant, error)
 
-	ListKeys(ctx context.Context, tenant string, p Page) (List[APIKey], error)
+	ListKeys(ctx context.Context, tenant string, f CredentialFilter, p Page) (List[APIKey], error)
 	CreateKey(ctx context.Context, a audit.Actor, tenant string, k APIKey) (APIKey, error)
 	// RotateKey stores the successor and lets the old key live until oldExpires.
 	RotateKey(ctx context.Context, a audit.Actor, tenant, id string, successor APIKey, oldExpires time.Time) (APIKey, error)
 	RevokeKey(ctx context.Context, a audit.Actor, tenant, id string) error
 
-	ListServiceTokens(ctx context.Context, p Page) (List[ServiceToken], error)
+	ListServiceTokens(ctx context.Context, f CredentialFilter, p Page) (List[ServiceToken], error)
 	CreateServiceToken(ctx context.Context, a audit.Actor, t ServiceToken) (ServiceToken, error)
 	RotateServiceToken(ctx context.Context, a audit.Actor, id string, successor ServiceToken, oldExpires time.Time) (ServiceToken, error)
 	RevokeServiceToken(ctx context.Context, a audit.Actor, id string) error
 
-	ListAdminTokens(ctx context.Context, p Page) (List[AdminToken], error)
+	ListAdminTokens(ctx context.Context, f CredentialFilter, p Page) (List[AdminToken], error)
 	CreateAdminToken(ctx context.Context, a audit.Actor, t AdminToken) (AdminToken, error)
 	RevokeAdminToken(ctx context.Context, a audit.Actor, id string) error
 
@@ -115,12 +148,12 @@ type Repository interface {
 // ExceptionRepository stores the exceptions to plans and the network lists, on the terms of Repository.
 type ExceptionRepository interface {
 	// ListOverrides lists a tenant's overrides by limit name, expired ones included.
-	ListOverrides(ctx context.Context, tenant string, p Page) (List[Override], error)
-	// PutOverride sets the exception to one limit; TenantID of o is not read.
-	PutOverride(ctx context.Context, a audit.Actor, tenant string, o Override) (Override, error)
+	ListOverrides(ctx context.Context, tenant string, f OverrideFilter, p Page) (List[Override], error)
+	// PutOverride sets the exception to one limit (created: there was none); of o, what only the store knows is not read.
+	PutOverride(ctx context.Context, a audit.Actor, tenant string, o Override) (override Override, created bool, err error)
 	DeleteOverride(ctx context.Context, a audit.Actor, tenant, limit string) error
 
-	ListNetworks(ctx context.Context, p Page) (List[Network], error)
+	ListNetworks(ctx context.Context, f NetworkFilter, p Page) (List[Network], error)
 	// CreateNetwork adds an entry; the same range with the same action is an ErrConflict.
 	CreateNetwork(ctx context.Context, a audit.Actor, n Network) (Network, error)
 	DeleteNetwork(ctx context.Context, a audit.Actor, id int64) error

@@ -107,6 +107,9 @@ type Override struct {
 	Quota     int64
 	Reason    string
 	ExpiresAt time.Time // zero: never
+	UpdatedAt time.Time
+	// LastUsedAt is when it last decided, to the minute or so; zero: never.
+	LastUsedAt time.Time
 }
 
 // APIKey is a tenant's credential. The secret is shown once and never stored.
