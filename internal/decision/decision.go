@@ -53,6 +53,8 @@ type Caller struct {
 	// Address is the caller's own address with the length of the prefix it is counted by; the zero Prefix when there is
 	// none (Unix socket). Its host bits are kept for the network lists: Masked() is what is counted and shown.
 	Address netip.Prefix
+	// Door is set by the front door, for Observers.
+	Door Door
 }
 
 // Hit is one request to decide on.
@@ -75,6 +77,10 @@ type Hit struct {
 	Service string
 	// WrongCredential: a credential of ours came with the request and is not valid. For usage.
 	WrongCredential bool
+	// Unauthorized: whatever the verdict is, the answer is a refusal for want of a valid credential (CountWrong).
+	Unauthorized bool
+	// Door is where the hit came in, for Observers.
+	Door Door
 }
 
 // Standing is what is known of the owner of an address, as the exemption rule needs it.
@@ -114,6 +120,8 @@ type Decision struct {
 type LimitState struct {
 	// Limit is the one that held: its Quota includes the override.
 	Limit *ratelimit.Limit
+	// Rule is the plan's or the policy's that Limit comes from.
+	Rule *tenants.Rule
 	// Override is the exception that set the quota, nil without one.
 	Override *tenants.Override
 	State    ratelimit.CounterState

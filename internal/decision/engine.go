@@ -21,6 +21,8 @@ type Config struct {
 	Directory *tenants.Directory
 	// Recorder takes what was decided; nil: nobody does.
 	Recorder usage.Recorder
+	// Observer is told of every finished decision; nil: nobody is.
+	Observer Observer
 	// Used is told of every credential that proved itself (tenants.LastUsed.Note); nil: nobody is. It must not block.
 	Used func(kind tenants.Kind, id string, at time.Time)
 	// Now is this replica's clock. It dates answers and ends credentials and overrides; counters have the store's clock.
@@ -37,6 +39,7 @@ type Engine struct {
 	store      ratelimit.Store
 	directory  *tenants.Directory
 	recorder   usage.Recorder
+	observer   Observer
 	used       func(kind tenants.Kind, id string, at time.Time)
 	now        func() time.Time
 	mode       ratelimit.Mode
@@ -53,7 +56,7 @@ type Engine struct {
 // New builds an engine.
 func New(cfg Config) *Engine {
 	e := &Engine{
-		store: cfg.Store, directory: cfg.Directory, recorder: cfg.Recorder, used: cfg.Used, now: cfg.Now, mode: cfg.Mode,
+		store: cfg.Store, directory: cfg.Directory, recorder: cfg.Recorder, observer: cfg.Observer, used: cfg.Used, now: cfg.Now, mode: cfg.Mode,
 		ipv6Prefix: cfg.IPv6Prefix, log: cfg.Log, ids: NewIDSource(),
 	}
 	if e.ipv6Prefix == 0 {
@@ -195,7 +198,7 @@ func (w *work) chargeOf(g group) ratelimit.Charge {
 }
 
 // peeks reports whether the hit consumes nothing.
-func (w *work) peeks() bool { return w.hit.Peek || w.hit.Cost == 0 }
+func (w *work) peeks() bool { return !w.hit.Consumes() }
 
 // settleOne asks the store about one group of one hit.
 func (e *Engine) settleOne(ctx context.Context, w *work, g group) {

@@ -125,5 +125,6 @@ func (e *Engine) TooManyHeld(h *Hit, d *Decision) *Decision {
 	refused := *d
 	refused.Verdict, refused.Held, refused.Delay = Deny, true, 0
 	e.record(h, &refused)
+	e.observe(h, &refused, nil, refused.At)
 	return &refused
 }

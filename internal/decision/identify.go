@@ -216,7 +216,7 @@ func NamedStanding(user, key string) Standing {
 func (c *Caller) Hit(method, path string) Hit {
 	h := Hit{
 		Tenant: c.Tenant, User: c.User, Key: c.Key, Address: c.Address, Standing: c.Standing(),
-		Method: method, Path: path, Cost: 1, WrongCredential: c.Wrong(),
+		Method: method, Path: path, Cost: 1, WrongCredential: c.Wrong(), Door: c.Door,
 	}
 	if c.Service != nil {
 		h.Service = c.Service.Name

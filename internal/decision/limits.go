@@ -113,7 +113,7 @@ func (w *work) planTenant(f *facts, m moment) {
 		if limit == effective.Overridden {
 			override = effective.Override
 		}
-		w.add(limit, override, key, m.shadow)
+		w.add(effective.Rule, limit, override, key, m.shadow)
 	}
 }
 
@@ -129,12 +129,12 @@ func (w *work) planAddress(f *facts, m moment) {
 			group = m.snapshot.Installation + "/" + w.hit.Address.Masked().String()
 		}
 		subject := ratelimit.Subject{Group: group, Scope: ratelimit.ScopeAddress, ID: group}
-		w.add(&rule.Limit, nil, ratelimit.CounterKey(subject, &rule.Limit), m.shadow)
+		w.add(rule, &rule.Limit, nil, ratelimit.CounterKey(subject, &rule.Limit), m.shadow)
 	}
 }
 
-func (w *work) add(l *ratelimit.Limit, o *tenants.Override, key ratelimit.Key, shadow bool) {
-	w.limits = append(w.limits, LimitState{Limit: l, Override: o, Source: ratelimit.SourceNone})
+func (w *work) add(r *tenants.Rule, l *ratelimit.Limit, o *tenants.Override, key ratelimit.Key, shadow bool) {
+	w.limits = append(w.limits, LimitState{Limit: l, Rule: r, Override: o, Source: ratelimit.SourceNone})
 	w.counters = append(w.counters, ratelimit.Counter{Key: key, Limit: l, Shadow: shadow || l.Mode == ratelimit.Shadow})
 }
 

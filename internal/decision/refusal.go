@@ -38,7 +38,7 @@ func (e *Engine) Unauthorized(ctx context.Context, caller *Caller, method, path 
 // A caller whose valid service token exempts it is not charged: its own address carries many tenants' mistakes.
 func (e *Engine) CountWrong(ctx context.Context, caller *Caller, method, path string) (*Decision, error) {
 	hit := caller.Hit(method, path)
-	hit.Tenant, hit.User, hit.Key, hit.WrongCredential = nil, "", "", true
+	hit.Tenant, hit.User, hit.Key, hit.WrongCredential, hit.Unauthorized = nil, "", "", true, true
 	return e.Decide(ctx, hit)
 }
 

@@ -10,6 +10,9 @@ import (
 // conclude makes the decision out of what the groups answered.
 func (e *Engine) conclude(w *work, m moment) (*Decision, error) {
 	if w.err != nil {
+		if !w.all {
+			e.observe(&w.hit, nil, w.err, m.now)
+		}
 		return nil, w.err
 	}
 	d := &w.decision
@@ -48,6 +51,9 @@ func (e *Engine) conclude(w *work, m moment) (*Decision, error) {
 	}
 	if !w.peeks() {
 		e.record(&w.hit, d)
+	}
+	if !w.all {
+		e.observe(&w.hit, d, nil, d.At)
 	}
 	return d, nil
 }

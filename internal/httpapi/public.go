@@ -34,7 +34,9 @@ func (p *public) loaded(c *gin.Context) {
 // caller is who is asking.
 func (p *public) caller(c *gin.Context) decision.Caller {
 	x := of(c)
-	return p.engine.Identify(decision.ReadCredentials(c.Request.Header, p.trustIdentity && x.peerTrusted), x.address)
+	caller := p.engine.Identify(decision.ReadCredentials(c.Request.Header, p.trustIdentity && x.peerTrusted), x.address)
+	caller.Door = decision.DoorCheck
+	return caller
 }
 
 // authenticate is for routes where a credential is needed: a wrong one, or none, is counted against the address and refused.
@@ -166,7 +168,7 @@ func (p *public) hit(caller *decision.Caller, r *checkRequest) (decision.Hit, er
 
 // hit is what the body says by itself.
 func (r *checkRequest) hit() decision.Hit {
-	return decision.Hit{User: r.user, Key: r.key, Method: r.method, Path: r.path, Cost: r.cost, Peek: r.peek}
+	return decision.Hit{User: r.user, Key: r.key, Method: r.method, Path: r.path, Cost: r.cost, Peek: r.peek, Door: decision.DoorCheck}
 }
 
 // serviceHit is the hit that a service token names.
@@ -313,6 +315,7 @@ func (p appendedProblem) AppendJSON(b []byte) []byte {
 // ping is GET /v1/ping: it charges the caller as any API call would. The delay is told, not waited for.
 func (p *public) ping(c *gin.Context) {
 	caller := p.caller(c)
+	caller.Door = decision.DoorPing
 	d, err := p.engine.Admit(c.Request.Context(), &caller, c.Request.Method, c.Request.URL.EscapedPath())
 	switch {
 	case err != nil:

@@ -140,6 +140,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.client = address.Addr().String()
 	}
 	caller := p.engine.Identify(decision.ReadCredentials(r.Header, trusted && p.trustIdentity), address)
+	caller.Door = decision.DoorProxy
 
 	// The engine takes the path as it came: the canonical form is decoded and must not be read as a path once more.
 	d, err := p.engine.Admit(r.Context(), &caller, r.Method, raw)
