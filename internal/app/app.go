@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/pegel-dev/pegel/internal/decision"
+	"github.com/pegel-dev/pegel/internal/envoyrls"
 	"github.com/pegel-dev/pegel/internal/httpapi"
 	"github.com/pegel-dev/pegel/internal/postgres"
 	"github.com/pegel-dev/pegel/internal/proxy"
@@ -29,6 +30,7 @@ const (
 	publicListener = "public"
 	adminListener  = "admin"
 	proxyListener  = "proxy"
+	rlsListener    = "rls"
 )
 
 // Options are what the process brings, besides its settings.
@@ -60,7 +62,8 @@ type App struct {
 	usage      *usage.Aggregator
 	metrics    *prometheus.Registry
 	health     *health
-	ready      chan struct{} // closed when the replica first can decide
+	rls        *envoyrls.Server // nil: off
+	ready      chan struct{}    // closed when the replica first can decide
 }
 
 // New builds a replica and binds its listeners. It asks no store: Postgres and Redis may be down. An error is one line;
@@ -144,7 +147,10 @@ func (a *App) openListeners(ctx context.Context) error {
 	if err := a.openAdmin(ctx, common, cert); err != nil {
 		return err
 	}
-	return a.openProxy(ctx, engine, addresses, holder, cert)
+	if err := a.openProxy(ctx, engine, addresses, holder, cert); err != nil {
+		return err
+	}
+	return a.openRLS(ctx, engine, cert)
 }
 
 func (a *App) openPublic(ctx context.Context, common httpapi.Common, holder *decision.Holder, cert *certificate) error {
@@ -199,7 +205,7 @@ func (a *App) openProxy(
 	return nil
 }
 
-// Addr is where a listener ("public", "admin", "proxy") really is; empty when it is off.
+// Addr is where a listener ("public", "admin", "proxy", "rls") really is; empty when it is off.
 func (a *App) Addr(name string) string { return a.listeners.addr(name) }
 
 // Secure reports whether the listeners speak TLS.
@@ -220,7 +226,7 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	failed := a.listeners.serve()
 	a.log.Info("listening", slog.String("public", a.Addr(publicListener)), slog.String("admin", a.Addr(adminListener)),
-		slog.String("proxy", a.Addr(proxyListener)), slog.Bool("tls", a.Secure()))
+		slog.String("proxy", a.Addr(proxyListener)), slog.String("rls", a.Addr(rlsListener)), slog.Bool("tls", a.Secure()))
 
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
@@ -256,6 +262,9 @@ func (a *App) Run(ctx context.Context) error {
 // drain takes the replica out of service in order.
 func (a *App) drain(ctx context.Context) error {
 	a.health.drain()
+	if a.rls != nil {
+		a.rls.Drain()
+	}
 	a.listeners.draining.Store(true)
 	a.log.Info("draining", slog.Duration("pause", a.cfg.DrainPause), slog.Duration("timeout", a.cfg.DrainTimeout))
 	pause := time.NewTimer(a.cfg.DrainPause)

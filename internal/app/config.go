@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -15,7 +16,8 @@ type Config struct {
 	// Listeners, as host:port. ProxyListen is empty when the proxy is off.
 	Listen, AdminListen, ProxyListen string
 	ProxyUpstream                    *url.URL // nil: off
-	RLSListen                        string   // always refused by Validate in this version
+	// RLSListen is host:port or unix:/path; empty: off. RLSDomain is the domain that limits hold in.
+	RLSListen, RLSDomain string
 	// TLS on all listeners when both are set.
 	TLSCertFile, TLSKeyFile string
 
@@ -77,6 +79,7 @@ const (
 	certSetting      = "PEGEL_TLS_CERT_FILE"
 	keySetting       = "PEGEL_TLS_KEY_FILE"
 	listenSetting    = "PEGEL_LISTEN"
+	rlsSetting       = "PEGEL_RLS_LISTEN"
 	adminSetting     = "PEGEL_ADMIN_LISTEN"
 	heldSetting      = "PEGEL_HELD_PER_TENANT"
 	trustedSetting   = "PEGEL_TRUSTED_PROXIES"
@@ -154,8 +157,9 @@ func (c *Config) checkListeners() error {
 	var seen []listener
 	for _, l := range []struct{ name, addr string }{
 		{listenSetting, c.Listen}, {adminSetting, c.AdminListen}, {proxySetting, c.ProxyListen},
+		{rlsSetting, c.RLSListen},
 	} {
-		if l.addr == "" {
+		if l.addr == "" || strings.HasPrefix(l.addr, unixPrefix) {
 			continue
 		}
 		host, port, err := net.SplitHostPort(l.addr)

@@ -25,9 +25,17 @@ const (
 
 // listener is one address we serve on.
 type listener struct {
-	name   string // "public", "admin" or "proxy"
-	server *http.Server
+	name   string // "public", "admin", "proxy" or "rls"
+	server server
 	socket net.Listener
+}
+
+// server is an *http.Server or one that ends like it.
+type server interface {
+	Serve(socket net.Listener) error
+	// Shutdown waits for what is in flight until ctx ends, and then returns ctx's error.
+	Shutdown(ctx context.Context) error
+	Close() error
 }
 
 // listeners serve until they are drained. The zero value is empty.
@@ -39,8 +47,7 @@ type listeners struct {
 
 // listen binds an address; the handler comes with handle.
 func (l *listeners) listen(ctx context.Context, name, setting, addr string, cert *certificate) (*listener, error) {
-	var lc net.ListenConfig
-	socket, err := lc.Listen(ctx, "tcp", addr)
+	socket, err := listenOn(ctx, addr)
 	if err != nil {
 		return nil, &SettingError{Name: setting, Reason: listenReason(addr, err)}
 	}
@@ -96,7 +103,7 @@ func (l *listeners) serve() <-chan error {
 	var running sync.WaitGroup
 	for _, entry := range l.all {
 		running.Go(func() {
-			if err := entry.server.Serve(entry.socket); !errors.Is(err, http.ErrServerClosed) {
+			if err := entry.server.Serve(entry.socket); err != nil && !errors.Is(err, http.ErrServerClosed) {
 				failed <- fmt.Errorf("serve %s: %w", entry.name, err)
 			}
 		})

@@ -3,6 +3,8 @@ package app
 import (
 	"fmt"
 	"strings"
+
+	"github.com/pegel-dev/pegel/internal/envoyrls"
 )
 
 // Setting is one line of the settings table: what `pegel config check` and --help show.
@@ -34,7 +36,6 @@ const (
 
 // What later versions serve; named in the refusal.
 const (
-	laterRLS    = "the Envoy gRPC listener is not part of this version"
 	laterAlerts = "alerts are not part of this version"
 )
 
@@ -66,9 +67,14 @@ func listenerSettings() []Setting {
 			parse: func(c *Config, v string) error { return upstreamURL(&c.ProxyUpstream, v) },
 		},
 		{
-			Env: "PEGEL_RLS_LISTEN", Kind: "host:port", Later: laterRLS,
-			Help:  "Envoy rate-limit gRPC listener",
-			parse: func(c *Config, v string) error { return listenAddress(&c.RLSListen, v) },
+			Env: "PEGEL_RLS_LISTEN", Kind: "host:port or unix:/path",
+			Help:  "Envoy rate-limit gRPC listener; a loopback address or a socket needs no token",
+			parse: func(c *Config, v string) error { return listenAddressOrSocket(&c.RLSListen, v) },
+		},
+		{
+			Env: "PEGEL_RLS_DOMAIN", Default: envoyrls.DefaultDomain, Kind: "text",
+			Help:  "the domain of Envoy's rate-limit filter that limits hold in; calls for another are let through and counted",
+			parse: func(c *Config, v string) error { return rlsDomain(&c.RLSDomain, v) },
 		},
 		{
 			Env: "PEGEL_TLS_CERT_FILE", Kind: "path",

@@ -47,6 +47,9 @@ func (a *App) start(ctx context.Context) error {
 	}
 	if ctx.Err() == nil {
 		a.health.serve()
+		if a.rls != nil {
+			a.rls.Ready()
+		}
 		close(a.ready)
 		a.log.Info("ready", slog.Int("tenants", a.directory.Snapshot().TenantCount()))
 	}
