@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-redis/redis_rate/v10"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
 
 	"github.com/pegel-dev/pegel/internal/postgres"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
@@ -32,15 +32,17 @@ const (
 
 // libraries are the limiters that run in this process, with the stores they use.
 type libraries struct {
-	world  *world
-	client *redis.Client
-	store  *redisstore.Store
-	merged ratelimit.Store // store behind the decorators that the service has
-	pool   *pgxpool.Pool
-	plain  *pgxpool.Pool // like pool, for the plain upsert
-	pg     *pgstore.Store
-	memory *ratelimit.Memory
-	began  time.Time
+	world      *world
+	client     *redis.Client
+	rueidis    rueidis.Client
+	rueidisLog limiter
+	store      *redisstore.Store
+	merged     ratelimit.Store // store behind the decorators that the service has
+	pool       *pgxpool.Pool
+	plain      *pgxpool.Pool // like pool, for the plain upsert
+	pg         *pgstore.Store
+	memory     *ratelimit.Memory
+	began      time.Time
 }
 
 func (w *world) openLibraries(ctx context.Context) (l *libraries, err error) {
@@ -85,6 +87,9 @@ func (l *libraries) close() {
 	if l.client != nil {
 		errs = append(errs, l.client.Close())
 	}
+	if l.rueidis != nil {
+		l.rueidis.Close()
+	}
 	if l.store != nil {
 		errs = append(errs, l.store.Close())
 	}
@@ -102,49 +107,43 @@ func (l *libraries) close() {
 type limiter func(ctx context.Context, key string, quota int64) (allowed bool, err error)
 
 // peers are the library peers.
-func (l *libraries) peers() []*peer {
+func (l *libraries) peers(ctx context.Context) ([]*peer, error) {
 	onRedisCPU := map[string]meter{"client": ofSelf, "redis": l.world.redisCPU}
 	onPGCPU := map[string]meter{"client": ofSelf, "postgres": l.world.pgCPU}
 	insideCPU := map[string]meter{"client": ofSelf}
+	others, err := l.libraryPeers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.rueidisLog = others[len(others)-1].decide
 	var peers []*peer
 	for _, table := range []struct {
 		name string
 		keys int
-	}{{onRedis, counterCount}, {onHotKey, 1}} {
+	}{{onRedis, counterCount}, {onManyKeys, 100 * counterCount}, {onHotKey, 1}} {
+		for i, o := range others {
+			if !o.notHot || table.keys > 1 {
+				peers = append(peers, &peer{table: table.name, name: o.name, reference: i == len(others)-1, cpu: onRedisCPU, caller: single(o.decide, table.keys, wide)})
+			}
+		}
 		peers = append(peers,
-			&peer{table: table.name, name: "redis_rate (GCRA)", reference: true, cpu: onRedisCPU, caller: single(l.redisRate(), table.keys)},
-			&peer{table: table.name, name: "read, decide, write (sorted set)", cpu: onRedisCPU, caller: single(l.readDecideWrite, table.keys)},
 			&peer{table: table.name, name: "pegel, sliding log", cpu: onRedisCPU, caller: charges(l.store, log(), table.keys, 1, 1)},
 			&peer{table: table.name, name: "pegel, token bucket", cpu: onRedisCPU, caller: charges(l.store, bucket(), table.keys, 1, 1)},
 			&peer{table: table.name, name: "pegel, sliding log, merged", cpu: onRedisCPU, caller: charges(l.merged, log(), table.keys, 1, 1)},
-			&peer{table: table.name, name: "pegel, sliding log, merged, denied", cpu: onRedisCPU, caller: charges(l.merged, logOf(0), table.keys, 1, 0)},
 			&peer{table: table.name, name: "pegel, sliding log, 16 a call", decisions: 16, cpu: onRedisCPU, caller: charges(l.store, log(), table.keys, 16, 1)},
+			&peer{table: table.name, name: "denied: plain sliding log, rueidis", cpu: onRedisCPU, caller: single(l.rueidisLog, table.keys, 0)},
+			&peer{table: table.name, name: "denied: pegel, sliding log", cpu: onRedisCPU, caller: charges(l.store, logOf(0), table.keys, 1, 0)},
+			&peer{table: table.name, name: "denied: pegel, sliding log, merged", cpu: onRedisCPU, caller: charges(l.merged, logOf(0), table.keys, 1, 0)},
 		)
 	}
 	return append(peers,
-		&peer{table: onPG, name: "plain upsert, fixed window", reference: true, cpu: onPGCPU, caller: single(l.plainUpsert, counterCount)},
+		&peer{table: onPG, name: "plain upsert, fixed window", reference: true, cpu: onPGCPU, caller: single(l.plainUpsert, counterCount, wide)},
 		&peer{table: onPG, name: "pegel, segments", cpu: onPGCPU, caller: charges(l.pg, log(), counterCount, 1, 1)},
 		&peer{table: onPG, name: "pegel, segments, one counter", cpu: onPGCPU, caller: charges(l.pg, log(), 1, 1, 1)},
 		&peer{table: onPG, name: "pegel, segments, 16 a call", decisions: 16, cpu: onPGCPU, caller: charges(l.pg, log(), counterCount, 16, 1)},
 		&peer{table: inside, name: "pegel, token bucket", reference: true, decisions: 100, cpu: insideCPU, caller: charges(l.memory, bucket(), counterCount, 100, 1)},
 		&peer{table: inside, name: "pegel, sliding log", decisions: 100, cpu: insideCPU, caller: charges(l.memory, log(), counterCount, 100, 1)},
-	)
-}
-
-// single makes callers that decide about one key after the other.
-func single(decide limiter, keys int) func(context.Context, int) (func() error, func(), error) {
-	return func(ctx context.Context, n int) (func() error, func(), error) {
-		i := n * 7919
-		call := func() error {
-			i++
-			allowed, err := decide(ctx, fmt.Sprintf("bench:%d", i*31%keys), wide)
-			if err == nil && !allowed {
-				err = errors.New("a wide limit refused")
-			}
-			return err
-		}
-		return call, func() {}, nil
-	}
+	), nil
 }
 
 // charges makes callers that send so many charges a call to a store of ours and want so many hits of each admitted.
@@ -194,35 +193,6 @@ func bucket() *ratelimit.Limit {
 	}
 }
 
-// redisRate is the best-known Go limiter on go-redis.
-func (l *libraries) redisRate() limiter {
-	r := redis_rate.NewLimiter(l.client)
-	return func(ctx context.Context, key string, quota int64) (bool, error) {
-		answer, err := r.Allow(ctx, key, redis_rate.PerMinute(int(quota)))
-		return err == nil && answer.Allowed == 1, err
-	}
-}
-
-// readDecideWrite is what one writes first: count what is in the window, compare here, then add. Two callers may read the
-// same count.
-func (l *libraries) readDecideWrite(ctx context.Context, key string, quota int64) (bool, error) {
-	now := time.Now().UnixMicro()
-	read := l.client.Pipeline()
-	read.ZRemRangeByScore(ctx, "rdw:"+key, "-inf", fmt.Sprint(now-time.Minute.Microseconds()))
-	count := read.ZCard(ctx, "rdw:"+key)
-	if _, err := read.Exec(ctx); err != nil {
-		return false, err
-	}
-	if count.Val() >= quota {
-		return false, nil
-	}
-	write := l.client.Pipeline()
-	write.ZAdd(ctx, "rdw:"+key, redis.Z{Score: float64(now), Member: fmt.Sprintf("%d-%d", now, unique.Add(1))})
-	write.PExpire(ctx, "rdw:"+key, time.Minute)
-	_, err := write.Exec(ctx)
-	return err == nil, err
-}
-
 // unique keeps hits of one microsecond apart.
 var unique atomic.Int64
 
@@ -255,6 +225,7 @@ func (l *libraries) exactness(ctx context.Context, out io.Writer) error {
 	}{
 		{"read, decide, write (sorted set)", l.readDecideWrite},
 		{"redis_rate (GCRA)", l.redisRate()},
+		{"plain sliding log, rueidis", l.rueidisLog},
 		{"pegel, sliding log on Redis", ours(l.store)},
 		{"pegel, segments on Postgres", ours(l.pg)},
 	} {

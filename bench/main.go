@@ -63,7 +63,7 @@ func parse(args []string) (settings, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.IntVar(&set.rounds, "rounds", 3, "how often every peer has its turn")
 	flags.DurationVar(&set.turn, "turn", 450*time.Millisecond, "how long one turn is")
-	callers := flags.String("callers", "1,16,64", "how many call at the same time, comma-separated")
+	callers := flags.String("callers", "1,16,64,256", "how many call at the same time, comma-separated")
 	only := flags.String("only", "", "measure only peers whose table or name matches this regular expression")
 	if err := flags.Parse(args); err != nil {
 		return set, err
