@@ -208,7 +208,7 @@ func idempotencyScope(c *gin.Context, key string) string {
 func requestHash(c *gin.Context) [sha256.Size]byte {
 	raw := of(c).body
 	h := sha256.New()
-	_, _ = fmt.Fprintf(h, "%s %s %d\n", c.Request.Method, c.Request.URL.Path, len(raw)) // a hash never fails
+	_, _ = fmt.Fprintf(h, "%s %s %d\n", c.Request.Method, c.Request.URL.RequestURI(), len(raw)) // a hash never fails
 	_, _ = h.Write(raw)
 	return [sha256.Size]byte(h.Sum(nil))
 }

@@ -339,6 +339,10 @@ func sampleBody(operation string) string {
 		return `{"name":"x","role":"viewer"}`
 	case "putAddressPolicy":
 		return `{"limits":[]}`
+	case "putOverride":
+		return `{"limit":1,"reason":"r"}`
+	case "createNetwork":
+		return `{"cidr":"192.0.2.0/24","action":"deny"}`
 	case "putMode":
 		return `{"mode":"enforce"}`
 	}
@@ -365,7 +369,7 @@ func TestEveryAdminRouteAsksForItsRole(t *testing.T) {
 			operations++
 			needs, _ := operation.Extensions["x-pegel-role"].(string)
 			require.Contains(t, rank, needs, "%s %s", method, path)
-			at := strings.NewReplacer("{plan}", "absent", "{tenant}", "absent", "{id}", "absent").Replace(path)
+			at := strings.NewReplacer("{plan}", "absent", "{tenant}", "absent", "{id}", "99", "{limit}", "absent").Replace(path)
 			body := sampleBody(operation.OperationID)
 			for name, credential := range strangers {
 				r := w.do(w.admin, request{method: method, path: at, body: body, header: bearer(credential)})
@@ -385,7 +389,7 @@ func TestEveryAdminRouteAsksForItsRole(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, 28, operations)
+	require.Equal(t, 34, operations)
 }
 
 func TestFailedSignInsAreCountedAgainstTheAddress(t *testing.T) {

@@ -21,7 +21,7 @@ const (
 
 // ListKeys is GET /admin/tenants/{tenant}/keys.
 func (a *admin) ListKeys(c *gin.Context, slug gen.TenantSlug, params gen.ListKeysParams) {
-	page, err := a.repository.ListKeys(c.Request.Context(), slug, tenants.CredentialFilter{}, pageOf(params.Limit, params.Cursor))
+	page, err := a.repository.ListKeys(c.Request.Context(), slug, tenants.CredentialFilter{Search: orZero(params.Search), Status: tenants.CredentialStatus(orZero(params.Status))}, pageOf(params.Limit, params.Cursor))
 	list(a, c, page, err, showKey)
 }
 
@@ -79,7 +79,7 @@ func (a *admin) newKey(slug string, key tenants.APIKey, store func(tenants.APIKe
 
 // ListServiceTokens is GET /admin/service-tokens.
 func (a *admin) ListServiceTokens(c *gin.Context, params gen.ListServiceTokensParams) {
-	page, err := a.repository.ListServiceTokens(c.Request.Context(), tenants.CredentialFilter{}, pageOf(params.Limit, params.Cursor))
+	page, err := a.repository.ListServiceTokens(c.Request.Context(), tenants.CredentialFilter{Search: orZero(params.Search), Status: tenants.CredentialStatus(orZero(params.Status))}, pageOf(params.Limit, params.Cursor))
 	list(a, c, page, err, showServiceToken)
 }
 
@@ -139,7 +139,7 @@ func (a *admin) newServiceToken(token tenants.ServiceToken, store func(tenants.S
 
 // ListAdminTokens is GET /admin/admin-tokens.
 func (a *admin) ListAdminTokens(c *gin.Context, params gen.ListAdminTokensParams) {
-	page, err := a.repository.ListAdminTokens(c.Request.Context(), tenants.CredentialFilter{}, pageOf(params.Limit, params.Cursor))
+	page, err := a.repository.ListAdminTokens(c.Request.Context(), tenants.CredentialFilter{Search: orZero(params.Search), Status: tenants.CredentialStatus(orZero(params.Status))}, pageOf(params.Limit, params.Cursor))
 	list(a, c, page, err, showAdminToken)
 }
 

@@ -12,7 +12,7 @@ import (
 
 // ListPlans is GET /admin/plans.
 func (a *admin) ListPlans(c *gin.Context, params gen.ListPlansParams) {
-	page, err := a.repository.ListPlans(c.Request.Context(), tenants.PlanFilter{}, pageOf(params.Limit, params.Cursor))
+	page, err := a.repository.ListPlans(c.Request.Context(), tenants.PlanFilter{Search: orZero(params.Search)}, pageOf(params.Limit, params.Cursor))
 	list(a, c, page, err, showPlan)
 }
 

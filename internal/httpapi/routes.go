@@ -55,6 +55,7 @@ func NewAdmin(cfg AdminConfig) (http.Handler, error) {
 		mode: cfg.Mode, random: cfg.Random, changed: cfg.Changed, admins: cfg.SignIn,
 	}
 	router := s.router()
+	router.UseRawPath = true // a limit's name may hold a slash
 	cfg.probes(router, s)
 	if cfg.Metrics != nil {
 		router.GET("/metrics", gin.WrapH(cfg.Metrics))
@@ -105,6 +106,10 @@ func (a *admin) routes() []adminRoute {
 		{del, "/admin/tenants/:tenant/keys/:id", operator, bound.RevokeKey},
 		{post, "/admin/tenants/:tenant/keys/:id/rotate", operator, bound.RotateKey},
 
+		{get, "/admin/tenants/:tenant/overrides", viewer, bound.ListOverrides},
+		{put, "/admin/tenants/:tenant/overrides/:limit", operator, bound.PutOverride},
+		{del, "/admin/tenants/:tenant/overrides/:limit", operator, bound.DeleteOverride},
+
 		{get, "/admin/service-tokens", viewer, bound.ListServiceTokens},
 		{post, "/admin/service-tokens", administrator, bound.CreateServiceToken},
 		{del, "/admin/service-tokens/:id", administrator, bound.RevokeServiceToken},
@@ -116,6 +121,9 @@ func (a *admin) routes() []adminRoute {
 
 		{get, "/admin/address-policy", viewer, bound.GetAddressPolicy},
 		{put, "/admin/address-policy", operator, bound.PutAddressPolicy},
+		{get, "/admin/networks", viewer, bound.ListNetworks},
+		{post, "/admin/networks", operator, bound.CreateNetwork},
+		{del, "/admin/networks/:id", operator, bound.DeleteNetwork},
 		{get, "/admin/mode", viewer, bound.GetMode},
 		{put, "/admin/mode", operator, bound.PutMode},
 

@@ -140,7 +140,11 @@ func typed(text string, schema *openapi3.Schema) (any, bool) {
 	if !schema.Type.Is(openapi3.TypeInteger) {
 		return text, true
 	}
-	v, err := strconv.ParseInt(text, 10, 32)
+	bits := 32
+	if schema.Format == "int64" {
+		bits = 64
+	}
+	v, err := strconv.ParseInt(text, 10, bits)
 	return float64(v), err == nil && strconv.FormatInt(v, 10) == text
 }
 

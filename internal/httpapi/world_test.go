@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -299,7 +300,7 @@ func (w *world) hold(req *http.Request, r *response) {
 	if method == http.MethodHead {
 		return // no body to look at
 	}
-	route, params, err := w.contract.FindRoute(&http.Request{Method: method, URL: req.URL, Header: req.Header})
+	route, params, err := w.contract.FindRoute(&http.Request{Method: method, URL: &url.URL{Path: req.URL.EscapedPath()}, Header: req.Header})
 	adminPath := strings.HasPrefix(req.URL.Path, "/admin") || req.URL.Path == "/metrics"
 	publicPath := strings.HasPrefix(req.URL.Path, "/v1") || strings.HasPrefix(req.URL.Path, "/docs") || req.URL.Path == "/openapi.yaml"
 	elsewhere := adminPath && strings.HasPrefix(w.public.URL, "http://"+req.URL.Host) || publicPath && strings.HasPrefix(w.admin.URL, "http://"+req.URL.Host)

@@ -97,7 +97,7 @@ type EffectiveRule struct {
 
 // LimitAt is the limit that holds at a moment: the overridden one until the override expires.
 func (e *EffectiveRule) LimitAt(now time.Time) *ratelimit.Limit {
-	if e.Overridden != nil && (e.Override.ExpiresAt.IsZero() || now.Before(e.Override.ExpiresAt)) {
+	if e.Overridden != nil && e.Override.HoldsAt(now) {
 		return e.Overridden
 	}
 	return &e.Rule.Limit

@@ -112,6 +112,11 @@ type Override struct {
 	LastUsedAt time.Time
 }
 
+// HoldsAt reports whether the override has yet to expire at a moment.
+func (o *Override) HoldsAt(now time.Time) bool {
+	return o.ExpiresAt.IsZero() || now.Before(o.ExpiresAt)
+}
+
 // APIKey is a tenant's credential. The secret is shown once and never stored.
 type APIKey struct {
 	ID         string // public id

@@ -38,6 +38,27 @@ func (e Algorithm) Valid() bool {
 	}
 }
 
+// Defines values for CredentialStatus.
+const (
+	CredentialStatusActive  CredentialStatus = "active"
+	CredentialStatusExpired CredentialStatus = "expired"
+	CredentialStatusRevoked CredentialStatus = "revoked"
+)
+
+// Valid indicates whether the value is a known member of the CredentialStatus enum.
+func (e CredentialStatus) Valid() bool {
+	switch e {
+	case CredentialStatusActive:
+		return true
+	case CredentialStatusExpired:
+		return true
+	case CredentialStatusRevoked:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for DeniedProblemError.
 const (
 	DeniedProblemErrorConflict             DeniedProblemError = "conflict"
@@ -149,6 +170,24 @@ func (e Mode) Valid() bool {
 	case Enforce:
 		return true
 	case Shadow:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for NetworkAction.
+const (
+	NetworkActionAllow NetworkAction = "allow"
+	NetworkActionDeny  NetworkAction = "deny"
+)
+
+// Valid indicates whether the value is a known member of the NetworkAction enum.
+func (e NetworkAction) Valid() bool {
+	switch e {
+	case NetworkActionAllow:
+		return true
+	case NetworkActionDeny:
 		return true
 	default:
 		return false
@@ -412,16 +451,16 @@ func (e StoreState) Valid() bool {
 
 // Defines values for TenantStatus.
 const (
-	Active    TenantStatus = "active"
-	Suspended TenantStatus = "suspended"
+	TenantStatusActive    TenantStatus = "active"
+	TenantStatusSuspended TenantStatus = "suspended"
 )
 
 // Valid indicates whether the value is a known member of the TenantStatus enum.
 func (e TenantStatus) Valid() bool {
 	switch e {
-	case Active:
+	case TenantStatusActive:
 		return true
-	case Suspended:
+	case TenantStatusSuspended:
 		return true
 	default:
 		return false
@@ -490,19 +529,19 @@ func (e ValidationProblemError) Valid() bool {
 
 // Defines values for Verdict.
 const (
-	Allow Verdict = "allow"
-	Deny  Verdict = "deny"
-	Slow  Verdict = "slow"
+	VerdictAllow Verdict = "allow"
+	VerdictDeny  Verdict = "deny"
+	VerdictSlow  Verdict = "slow"
 )
 
 // Valid indicates whether the value is a known member of the Verdict enum.
 func (e Verdict) Valid() bool {
 	switch e {
-	case Allow:
+	case VerdictAllow:
 		return true
-	case Deny:
+	case VerdictDeny:
 		return true
-	case Slow:
+	case VerdictSlow:
 		return true
 	default:
 		return false
@@ -518,6 +557,27 @@ const (
 func (e IfNoneMatch) Valid() bool {
 	switch e {
 	case IfNoneMatchAsterisk:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListNetworksParamsFormat.
+const (
+	Json  ListNetworksParamsFormat = "json"
+	Nginx ListNetworksParamsFormat = "nginx"
+	Text  ListNetworksParamsFormat = "text"
+)
+
+// Valid indicates whether the value is a known member of the ListNetworksParamsFormat enum.
+func (e ListNetworksParamsFormat) Valid() bool {
+	switch e {
+	case Json:
+		return true
+	case Nginx:
+		return true
+	case Text:
 		return true
 	default:
 		return false
@@ -734,6 +794,9 @@ type CheckRequest struct {
 	Wait *bool `json:"wait,omitempty"`
 }
 
+// CredentialStatus defines model for CredentialStatus.
+type CredentialStatus string
+
 // Decision The verdict and the numbers behind it. The top-level numbers are the tightest limit's (highest utilization), or those of the refusing limit
 // with the longest wait; they are null when no limit applies or `source` is `none`.
 type Decision struct {
@@ -912,8 +975,65 @@ type ModeBody struct {
 	Mode Mode `json:"mode"`
 }
 
+// Network defines model for Network.
+type Network struct {
+	Action    NetworkAction `json:"action"`
+	Cidr      string        `json:"cidr"`
+	CreatedAt time.Time     `json:"created_at"`
+	ExpiresAt *time.Time    `json:"expires_at"`
+	Id        int64         `json:"id"`
+	Reason    string        `json:"reason"`
+}
+
+// NetworkAction defines model for NetworkAction.
+type NetworkAction string
+
+// NetworkCreate defines model for NetworkCreate.
+type NetworkCreate struct {
+	Action NetworkAction `json:"action"`
+
+	// Cidr Network in CIDR notation without host bits, or one address.
+	//
+	// Example: 203.0.113.0/24
+	Cidr string `json:"cidr"`
+
+	// ExpiresAt In the future; null or absent: never.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	Reason    *string    `json:"reason,omitempty"`
+}
+
 // NextCursor Present when there is another page.
 type NextCursor = string
+
+// Override defines model for Override.
+type Override struct {
+	ExpiresAt *time.Time `json:"expires_at"`
+
+	// Id The same as `limit_name`: it names the override in its path.
+	Id string `json:"id"`
+
+	// InForce It has not expired, and the tenant's plan has a limit of this name.
+	InForce bool `json:"in_force"`
+
+	// LastUsedAt When it last decided. Written lazily.
+	LastUsedAt *time.Time `json:"last_used_at"`
+	Limit      int64      `json:"limit"`
+	LimitName  string     `json:"limit_name"`
+	Reason     string     `json:"reason"`
+	UpdatedAt  time.Time  `json:"updated_at"`
+}
+
+// OverridePut defines model for OverridePut.
+type OverridePut struct {
+	// ExpiresAt In the future; null or absent: never.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// Limit The quota that holds instead of the plan's; 0 refuses always.
+	Limit int64 `json:"limit"`
+
+	// Reason Why, for whoever finds it later.
+	Reason string `json:"reason"`
+}
 
 // Permission defines model for Permission.
 type Permission string
@@ -1252,6 +1372,12 @@ type IfMatch = string
 // IfNoneMatch defines model for IfNoneMatch.
 type IfNoneMatch string
 
+// NetworkId defines model for NetworkId.
+type NetworkId = int64
+
+// OverriddenLimit Example: requests-per-minute
+type OverriddenLimit = string
+
 // PageLimit defines model for PageLimit.
 type PageLimit = int
 
@@ -1313,6 +1439,12 @@ type ListAdminTokensParams struct {
 
 	// Cursor `next_cursor` of the page before.
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Search A part of the name, case-insensitive, or the whole public id.
+	Search *string `form:"search,omitempty" json:"search,omitempty"`
+
+	// Status Where it is in its life; revoked wins over expired.
+	Status *CredentialStatus `form:"status,omitempty" json:"status,omitempty"`
 }
 
 // CreateAdminTokenParams defines parameters for CreateAdminToken.
@@ -1348,6 +1480,36 @@ type ListAuditParams struct {
 	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
 }
 
+// ListNetworksParams defines parameters for ListNetworks.
+type ListNetworksParams struct {
+	// Limit Items in a page.
+	Limit *PageLimit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Action Entries of this action.
+	Action *NetworkAction `form:"action,omitempty" json:"action,omitempty"`
+
+	// Address Entries whose network holds this address.
+	Address *Address `form:"address,omitempty" json:"address,omitempty"`
+
+	// Search A part of the reason, case-insensitive.
+	Search *string `form:"search,omitempty" json:"search,omitempty"`
+
+	// Format What the answer is.
+	Format *ListNetworksParamsFormat `form:"format,omitempty" json:"format,omitempty"`
+}
+
+// ListNetworksParamsFormat defines parameters for ListNetworks.
+type ListNetworksParamsFormat string
+
+// CreateNetworkParams defines parameters for CreateNetwork.
+type CreateNetworkParams struct {
+	// IdempotencyKey Repeating a request with the same key and body within 24 h answers what the first one did, without its secret; another body is a 409.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListPlansParams defines parameters for ListPlans.
 type ListPlansParams struct {
 	// Limit Items in a page.
@@ -1355,6 +1517,9 @@ type ListPlansParams struct {
 
 	// Cursor `next_cursor` of the page before.
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Search A part of the name or the title, case-insensitive.
+	Search *string `form:"search,omitempty" json:"search,omitempty"`
 }
 
 // CreatePlanParams defines parameters for CreatePlan.
@@ -1394,6 +1559,12 @@ type ListServiceTokensParams struct {
 
 	// Cursor `next_cursor` of the page before.
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Search A part of the name, case-insensitive, or the whole public id.
+	Search *string `form:"search,omitempty" json:"search,omitempty"`
+
+	// Status Where it is in its life; revoked wins over expired.
+	Status *CredentialStatus `form:"status,omitempty" json:"status,omitempty"`
 }
 
 // CreateServiceTokenParams defines parameters for CreateServiceToken.
@@ -1451,6 +1622,12 @@ type ListKeysParams struct {
 
 	// Cursor `next_cursor` of the page before.
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Search A part of the name, case-insensitive, or the whole public id.
+	Search *string `form:"search,omitempty" json:"search,omitempty"`
+
+	// Status Where it is in its life; revoked wins over expired.
+	Status *CredentialStatus `form:"status,omitempty" json:"status,omitempty"`
 }
 
 // CreateKeyParams defines parameters for CreateKey.
@@ -1463,6 +1640,18 @@ type CreateKeyParams struct {
 type RotateKeyParams struct {
 	// IdempotencyKey Repeating a request with the same key and body within 24 h answers what the first one did, without its secret; another body is a 409.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListOverridesParams defines parameters for ListOverrides.
+type ListOverridesParams struct {
+	// Limit Items in a page.
+	Limit *PageLimit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Search A part of the limit's name or the reason, case-insensitive.
+	Search *string `form:"search,omitempty" json:"search,omitempty"`
 }
 
 // ResetTenantParams defines parameters for ResetTenant.
@@ -1501,6 +1690,9 @@ type CreateAdminTokenJSONRequestBody = AdminTokenCreate
 // PutModeJSONRequestBody defines body for PutMode for application/json ContentType.
 type PutModeJSONRequestBody = ModeBody
 
+// CreateNetworkJSONRequestBody defines body for CreateNetwork for application/json ContentType.
+type CreateNetworkJSONRequestBody = NetworkCreate
+
 // CreatePlanJSONRequestBody defines body for CreatePlan for application/json ContentType.
 type CreatePlanJSONRequestBody = PlanInput
 
@@ -1524,6 +1716,9 @@ type CreateKeyJSONRequestBody = KeyCreate
 
 // RotateKeyJSONRequestBody defines body for RotateKey for application/json ContentType.
 type RotateKeyJSONRequestBody = Rotate
+
+// PutOverrideJSONRequestBody defines body for PutOverride for application/json ContentType.
+type PutOverrideJSONRequestBody = OverridePut
 
 // CheckJSONRequestBody defines body for Check for application/json ContentType.
 type CheckJSONRequestBody = CheckRequest
