@@ -82,10 +82,7 @@ func (r *Repository) PutPlan(ctx context.Context, a audit.Actor, p tenants.Plan,
 		case !holds(pre, before.Version):
 			return tenants.ErrVersion
 		}
-		_, err = c.Exec(ctx, `
-			UPDATE plans SET title = $2, alert_at = $3, alert_for_ms = $4, request_log = $5, version = version + 1, changed_in = $6, updated_at = now()
-			WHERE id = $1`, before.ID, p.Title, p.Alert.At, p.Alert.For.Milliseconds(), string(p.RequestLog), c.version)
-		if err != nil {
+		if err := c.updatePlanRow(ctx, before.ID, &p); err != nil {
 			return err
 		}
 		if err := c.putLimits(ctx, before.ID, p.Limits); err != nil {
@@ -132,10 +129,7 @@ func holds(pre tenants.Precondition, version int64) bool {
 }
 
 func (c *change) insertPlan(ctx context.Context, p tenants.Plan) (stored tenants.Plan, err error) {
-	var id int64
-	err = c.QueryRow(ctx, `
-		INSERT INTO plans (name, title, alert_at, alert_for_ms, request_log, changed_in) VALUES ($1, $2, $3, $4, $5, $6) RETURNING id`,
-		p.Name, p.Title, p.Alert.At, p.Alert.For.Milliseconds(), string(p.RequestLog), c.version).Scan(&id)
+	id, err := c.insertPlanRow(ctx, &p)
 	if err != nil {
 		return stored, err
 	}
@@ -146,6 +140,21 @@ func (c *change) insertPlan(ctx context.Context, p tenants.Plan) (stored tenants
 		return stored, err
 	}
 	return stored, c.record(ctx, "plan.create", "plan", p.Name, nil, planFields(&stored))
+}
+
+// insertPlanRow and updatePlanRow write a plan without its limits.
+func (c *change) insertPlanRow(ctx context.Context, p *tenants.Plan) (id int64, err error) {
+	err = c.QueryRow(ctx, `
+		INSERT INTO plans (name, title, alert_at, alert_for_ms, request_log, changed_in) VALUES ($1, $2, $3, $4, $5, $6) RETURNING id`,
+		p.Name, p.Title, p.Alert.At, p.Alert.For.Milliseconds(), string(p.RequestLog), c.version).Scan(&id)
+	return id, err
+}
+
+func (c *change) updatePlanRow(ctx context.Context, id int64, p *tenants.Plan) error {
+	_, err := c.Exec(ctx, `
+		UPDATE plans SET title = $2, alert_at = $3, alert_for_ms = $4, request_log = $5, version = version + 1, changed_in = $6, updated_at = now()
+		WHERE id = $1`, id, p.Title, p.Alert.At, p.Alert.For.Milliseconds(), string(p.RequestLog), c.version)
+	return err
 }
 
 // putLimits replaces the limits of a plan.

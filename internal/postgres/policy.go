@@ -37,11 +37,27 @@ func (c *change) putPolicy(ctx context.Context, p tenants.AddressPolicy, pre ten
 	if !holds(pre, before.Version) {
 		return stored, tenants.ErrVersion
 	}
-	if _, err := c.Exec(ctx, `UPDATE address_policy SET version = version + 1, changed_in = $1, updated_at = now()`, c.version); err != nil {
+	if err := c.writePolicy(ctx, &p); err != nil {
 		return stored, err
 	}
-	if _, err := c.Exec(ctx, `DELETE FROM address_limits`); err != nil {
+	if stored, _, _, err = queryPolicy(ctx, c); err != nil {
 		return stored, err
+	}
+	return stored, c.record(ctx, "address_policy.update", "address_policy", "address-policy", policyFields(&before), policyFields(&stored))
+}
+
+// policyFields is the address policy as the audit log shows it.
+func policyFields(p *tenants.AddressPolicy) map[string]any {
+	return map[string]any{"limits": ruleFields(p.Limits)}
+}
+
+// writePolicy replaces the address policy.
+func (c *change) writePolicy(ctx context.Context, p *tenants.AddressPolicy) error {
+	if _, err := c.Exec(ctx, `UPDATE address_policy SET version = version + 1, changed_in = $1, updated_at = now()`, c.version); err != nil {
+		return err
+	}
+	if _, err := c.Exec(ctx, `DELETE FROM address_limits`); err != nil {
+		return err
 	}
 	for i := range p.Limits {
 		args := append([]any{i, string(p.Limits[i].AppliesTo)}, limitArgs(&p.Limits[i])...)
@@ -50,14 +66,10 @@ func (c *change) putPolicy(ctx context.Context, p tenants.AddressPolicy, pre ten
 				slowdown_from, slowdown_max_delay_ms, on_store_failure, mode, match_methods, match_paths)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`, args...)
 		if err != nil {
-			return stored, err
+			return err
 		}
 	}
-	if stored, _, _, err = queryPolicy(ctx, c); err != nil {
-		return stored, err
-	}
-	return stored, c.record(ctx, "address_policy.update", "address_policy", "address-policy",
-		map[string]any{"limits": ruleFields(before.Limits)}, map[string]any{"limits": ruleFields(stored.Limits)})
+	return nil
 }
 
 type policyRow struct {
@@ -121,11 +133,16 @@ func (r *Repository) SetMode(ctx context.Context, a audit.Actor, m ratelimit.Mod
 		if err := c.QueryRow(ctx, `SELECT mode FROM config_version`).Scan(&before); err != nil {
 			return err
 		}
-		if _, err := c.Exec(ctx, `UPDATE config_version SET mode = $1, mode_changed_in = $2`, string(m), c.version); err != nil {
+		if err := c.writeMode(ctx, m); err != nil {
 			return err
 		}
 		return c.record(ctx, "mode.update", "mode", "mode", map[string]any{"mode": before}, map[string]any{"mode": m})
 	})
+}
+
+func (c *change) writeMode(ctx context.Context, m ratelimit.Mode) error {
+	_, err := c.Exec(ctx, `UPDATE config_version SET mode = $1, mode_changed_in = $2`, string(m), c.version)
+	return err
 }
 
 // InstallDefaults installs the default plans and address policy on a new installation, once and for all: any number of

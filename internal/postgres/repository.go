@@ -138,25 +138,37 @@ func (c *change) record(ctx context.Context, action, resource, id string, before
 	if err != nil {
 		return err
 	}
-	_, err = c.Exec(ctx, `
-		INSERT INTO audit_log (actor_kind, actor_id, actor_name, actor_address, request_id, action, resource, resource_id, diff)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-		c.actor.Kind, clip(c.actor.ID), clip(c.actor.Name), clip(c.actor.Address), clip(c.actor.RequestID), action, resource, id, diff)
-	if err != nil {
+	if _, err = c.Exec(ctx, insertAudit, c.auditArgs(action, resource, id, diff)...); err != nil {
 		return fmt.Errorf("write the audit entry: %w", err)
 	}
 	return nil
 }
 
-// bury notes a deletion for the replicas that have yet to hear of it, and forgets those of more than a day ago: a replica
-// that far behind loads everything.
+// insertAudit takes auditArgs.
+const insertAudit = `
+	INSERT INTO audit_log (actor_kind, actor_id, actor_name, actor_address, request_id, action, resource, resource_id, diff)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
+
+func (c *change) auditArgs(action, resource, id string, diff []audit.Change) []any {
+	return []any{
+		c.actor.Kind, clip(c.actor.ID), clip(c.actor.Name), clip(c.actor.Address), clip(c.actor.RequestID), action, resource, id, diff,
+	}
+}
+
+// insertDeletion notes a deletion for the replicas that have yet to hear of it.
+const insertDeletion = `INSERT INTO config_deletions (kind, object_id, limit_name, changed_in) VALUES ($1, $2, $3, $4)`
+
+// bury notes a deletion and forgets old ones.
 func (c *change) bury(ctx context.Context, kind string, objectID int64, limitName string) error {
-	_, err := c.Exec(ctx, `INSERT INTO config_deletions (kind, object_id, limit_name, changed_in) VALUES ($1, $2, $3, $4)`,
-		kind, objectID, limitName, c.version)
-	if err != nil {
+	if _, err := c.Exec(ctx, insertDeletion, kind, objectID, limitName, c.version); err != nil {
 		return fmt.Errorf("note the deletion: %w", err)
 	}
-	_, err = c.Exec(ctx, `
+	return c.forgetDeletions(ctx)
+}
+
+// forgetDeletions drops notes of more than a day ago: a replica that far behind loads everything.
+func (c *change) forgetDeletions(ctx context.Context) error {
+	_, err := c.Exec(ctx, `
 		WITH forgotten AS (
 			DELETE FROM config_deletions WHERE id IN (
 				SELECT id FROM config_deletions WHERE deleted_at < now() - interval '1 day' ORDER BY id LIMIT 1000)

@@ -52,12 +52,15 @@ func (r *Repository) Tenant(ctx context.Context, slug string) (t tenants.Tenant,
 	return t, err
 }
 
+// insertTenant inserts nothing when there is no such plan.
+const insertTenant = `
+	INSERT INTO tenants (slug, name, plan_id, status, contact_email, metadata, changed_in)
+	SELECT $1, $2, id, $4, $5, $6, $7 FROM plans WHERE name = $3`
+
 // CreateTenant stores a new tenant; a plan that does not exist is an ErrUnknownPlan.
 func (r *Repository) CreateTenant(ctx context.Context, a audit.Actor, t tenants.Tenant) (stored tenants.Tenant, err error) {
 	err = r.change(ctx, a, "create tenant", func(ctx context.Context, c *change) error {
-		tag, err := c.Exec(ctx, `
-			INSERT INTO tenants (slug, name, plan_id, status, contact_email, metadata, changed_in)
-			SELECT $1, $2, id, $4, $5, $6, $7 FROM plans WHERE name = $3`,
+		tag, err := c.Exec(ctx, insertTenant,
 			t.Slug, t.Name, t.Plan, string(t.Status), t.ContactEmail, orEmpty(t.Metadata), c.version)
 		if err != nil {
 			return err
