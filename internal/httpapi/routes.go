@@ -18,7 +18,7 @@ func NewPublic(cfg PublicConfig) (http.Handler, error) {
 	if cfg.Engine == nil || cfg.Directory == nil || cfg.Addresses == nil || cfg.Log == nil || cfg.Now == nil {
 		return nil, errors.New("public interface: engine, directory, addresses, clock and logger are required")
 	}
-	return headAsGet(publicRouter(cfg)), nil
+	return authzAsGet(headAsGet(publicRouter(cfg))), nil
 }
 
 func publicRouter(cfg PublicConfig) *gin.Engine {
@@ -38,6 +38,10 @@ func publicRouter(cfg PublicConfig) *gin.Engine {
 	v1.POST("/refund", p.refund)
 	v1.GET("/status", p.status)
 	v1.GET("/ping", p.ping)
+
+	doors := router.Group("/authz", p.loaded)
+	doors.GET("/forward", p.authz(authzForward()))
+	doors.GET("/nginx", p.authz(authzNginx()))
 	return router
 }
 

@@ -599,6 +599,30 @@ func (e PutPlanParamsIfNoneMatch) Valid() bool {
 	}
 }
 
+// Defines values for AuthzForwardParamsXForwardedProto.
+const (
+	Http  AuthzForwardParamsXForwardedProto = "http"
+	Https AuthzForwardParamsXForwardedProto = "https"
+	Ws    AuthzForwardParamsXForwardedProto = "ws"
+	Wss   AuthzForwardParamsXForwardedProto = "wss"
+)
+
+// Valid indicates whether the value is a known member of the AuthzForwardParamsXForwardedProto enum.
+func (e AuthzForwardParamsXForwardedProto) Valid() bool {
+	switch e {
+	case Http:
+		return true
+	case Https:
+		return true
+	case Ws:
+		return true
+	case Wss:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Healthz200JSONResponseBodyStatus.
 const (
 	Healthz200JSONResponseBodyStatusOk Healthz200JSONResponseBodyStatus = "ok"
@@ -1387,6 +1411,9 @@ type PlanName = Slug
 // TenantSlug Example: school-17
 type TenantSlug = Slug
 
+// AuthzRefused RFC 9457.
+type AuthzRefused = Problem
+
 // Conflict RFC 9457.
 type Conflict = Problem
 
@@ -1658,6 +1685,29 @@ type ListOverridesParams struct {
 type ResetTenantParams struct {
 	// IdempotencyKey Repeating a request with the same key and body within 24 h answers what the first one did, without its secret; another body is a 409.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// AuthzForwardParams defines parameters for AuthzForward.
+type AuthzForwardParams struct {
+	// XForwardedMethod The method of the client's request.
+	XForwardedMethod string `json:"X-Forwarded-Method"`
+
+	// XForwardedUri Its target, as the upstream will get it; the query is ignored.
+	XForwardedUri   string                            `json:"X-Forwarded-Uri"`
+	XForwardedProto AuthzForwardParamsXForwardedProto `json:"X-Forwarded-Proto"`
+	XForwardedHost  string                            `json:"X-Forwarded-Host"`
+}
+
+// AuthzForwardParamsXForwardedProto defines parameters for AuthzForward.
+type AuthzForwardParamsXForwardedProto string
+
+// AuthzNginxParams defines parameters for AuthzNginx.
+type AuthzNginxParams struct {
+	// XOriginalMethod The method of the client's request.
+	XOriginalMethod string `json:"X-Original-Method"`
+
+	// XOriginalURI Its target, as the upstream will get it; the query is ignored.
+	XOriginalURI string `json:"X-Original-URI"`
 }
 
 // Healthz200JSONResponseBodyStatus defines parameters for Healthz.
