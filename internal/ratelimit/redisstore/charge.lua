@@ -2,13 +2,15 @@
 -- doubles, are those of internal/ratelimit/README.md; storetest compares the two.
 --
 --   KEYS    the counters of all charges, in order. Nothing else is touched.
---   ARGV    1: the latest believable time in us, 0 for unknown (see guard.go); then per charge
---           kind + 4 x counters + 4096 x hits (kind 0 take, 1 peek, 2 refund), and per counter
---           algorithm + 8 if shadow, quota, units per hit, window in us; a bucket has, instead of the window, E and U
---           (U units are refilled every E us).
---   reply   integers: the time in us; then per charge its status and how many hits it admits; after status 0 per counter
---           used, us until one more hit fits (-1: never), us until whole, hits charged, delay and step of a leaky bucket.
---   status  0 settled, 1 a key of another type, 2 a value that is no counter, 3 a write refused half way.
+--   ARGV    1: the latest believable time in us, 0 for unknown (see guard.go)
+--           2: the charges, as bytes, numbers with the high byte first: per charge its kind (1 byte; 0 take, 1 peek, 2
+--           refund), how many counters it has (2) and how many hits (5), then per counter which of the limits it has (2)
+--           then per limit five numbers: algorithm + 8 if shadow, quota, units per hit, window in us, 0; a bucket has E and
+--           U in the place of the last two (U units are refilled every E us). Charges of one plan share their limits.
+--   reply   integers: the time in us; then per charge how many hits it admits, or, negative, why it failed; if it did not,
+--           per counter used, us until one more hit fits (-1: never), us until whole, hits charged, and of a leaky bucket
+--           also its delay and step.
+--   failed  -1 a key of another type, -2 a value that is no counter, -3 a write refused half way.
 --
 -- It never raises: every call is a pcall. Every algorithm is one function that reads its counter, hands what it admits on
 -- to `rest` (which reads the charge's other counters the same way and comes back with the least), and only then writes:
@@ -17,7 +19,8 @@
 -- Functions are few and share few locals: making those costs a script more than looking names up. Hence numbers in place of
 -- constants: 4503599627370496 = 2^52, where running totals wrap, exact in a double; 316224000000000 us, the longest wait
 -- (ratelimit.MaxSpan); 256, the entries one charge trims at most.
-local clock = redis.pcall('TIME')
+local call = redis.pcall
+local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
 local reply = { now, 0, 0, 0, 0, 0, 0, 0 }
@@ -32,29 +35,41 @@ local function hits_that_fit(quota, units, room)
   return room < units and 0 or math.floor(room / units)
 end
 
-local function answer(at, quota, units, used, retry, reset, charged, delay, step)
+local function answer(at, quota, units, used, retry, reset, charged)
   if quota <= 0 or units > quota then retry = -1 end
   reply[at], reply[at + 1], reply[at + 2], reply[at + 3] = used, retry, reset, charged
-  reply[at + 4], reply[at + 5] = delay, step
 end
 
--- sliding_window_log: a sorted set. Score: us. Member: cum:weight:used:age, and a final + while entries before the first
--- live one wait to be trimmed. cum, weight: units ever charged up to and with this entry; its own. used, age: the units
--- in the window when it was written, and how much older than itself its first live entry was: while that one is live,
--- the last member alone says all. Members of only cum:weight are understood too.
+-- sliding_window_log: a sorted set. Score: us. Member: doubles; its score, cum, weight and, as long as it is the last one, used
+-- and first; and a final + while entries before the first live one wait to be trimmed. cum, weight: units ever charged up
+-- to and with this entry; its own. used, first: the units in the window when it was written, and the score of the first
+-- live entry then: while that one is live, the last member alone says all. The last member may lack these (raise.lua).
 
--- The first entry from `first` on after which no more than `most` units came: score, member. Nil when it is damaged.
+-- What a member says: score, cum, weight and, if it has them, used and first. Nil when it is no member.
+local function entry(member)
+  local size = member and #member or 0
+  if size < 24 then return end
+  local score, cum, weight, used, first
+  if size < 40 then
+    score, cum, weight = struct.unpack('<ddd', member)
+  else
+    score, cum, weight, used, first = struct.unpack('<ddddd', member)
+  end
+  if cum >= 0 and cum < 4503599627370496 and weight >= 0 then return score, cum, weight, used, first end
+end
+
+-- The first entry from `first` on after which no more than `most` units came: score, cum, member. Nil when it is damaged.
 local function entry_after(key, first, cum, most)
   local from = string.format('%.0f', first)
-  local r = redis.pcall('ZRANGEBYSCORE', key, from, from)
-  local at = string.match(r[1] or '', '^%d+')
-  if not at or (cum - at) % 4503599627370496 <= most then return at and first, r[1] end
-  local low, high = redis.pcall('ZCOUNT', key, '-inf', '(' .. from) + 1, redis.pcall('ZCARD', key) - 1
+  local r = call('ZRANGEBYSCORE', key, from, from)
+  local score, at = entry(r[1])
+  if not at or (cum - at) % 4503599627370496 <= most then return score, at, r[1] end
+  local low, high = call('ZCOUNT', key, '-inf', '(' .. from) + 1, call('ZCARD', key) - 1
   while true do
     local middle = math.floor((low + high) / 2)
-    r = redis.pcall('ZRANGE', key, middle, middle, 'WITHSCORES')
-    at = string.match(r[1] or '', '^%d+')
-    if not at or low >= high then return at and tonumber(r[2]), r[1] end
+    r = call('ZRANGE', key, middle, middle)
+    score, at = entry(r[1])
+    if not at or low >= high then return score, at, r[1] end
     if (cum - at) % 4503599627370496 <= most then high = middle else low = middle + 1 end
   end
 end
@@ -62,24 +77,23 @@ end
 -- Units leave the oldest live entries. The entry that is then first keeps its cum; the last one says anew what is used.
 -- Returns failure, first, weight of the last, last member.
 local function refund_log(key, used, first, last, cum, weight, member)
-  local score, oldest = entry_after(key, first, cum, used - 1)
-  local at = score and string.match(oldest, '^%d+')
-  if not at then return 2 end
+  local score, at, oldest = entry_after(key, first, cum, used - 1)
+  if not score then return 2 end
   local before = '(' .. string.format('%.0f', score)
-  local n = redis.pcall('ZCOUNT', key, '-inf', before)
+  local n = call('ZCOUNT', key, '-inf', before)
   local weight_at = used - (cum - at) % 4503599627370496
   if score == last then weight = weight_at end
-  local renewed = string.format('%.0f:%.0f:%.0f:%.0f', cum, weight, used, last - score) .. (n > 256 and '+' or '')
-  local r = redis.pcall('ZADD', key, string.format('%.0f', last), renewed)
+  local renewed = struct.pack('<ddddd', last, cum, weight, used, score) .. (n > 256 and '+' or '')
+  local r = call('ZADD', key, string.format('%.0f', last), renewed)
   if type(r) == 'table' then return r end
   dirty = true
-  if renewed ~= member then redis.pcall('ZREM', key, member) end
-  local kept = at .. ':' .. string.format('%.0f', weight_at)
+  if renewed ~= member then call('ZREM', key, member) end
+  local kept = struct.pack('<ddd', score, at, weight_at)
   if score < last and kept ~= oldest then
-    redis.pcall('ZADD', key, string.format('%.0f', score), kept)
-    redis.pcall('ZREM', key, oldest)
+    call('ZADD', key, string.format('%.0f', score), kept)
+    call('ZREM', key, oldest)
   end
-  if n > 0 then redis.pcall('ZREMRANGEBYRANK', key, '0', math.min(n, 256) - 1) end
+  if n > 0 then call('ZREMRANGEBYRANK', key, '0', math.min(n, 256) - 1) end
   return nil, score, weight, renewed
 end
 
@@ -88,29 +102,26 @@ local function sliding_log(at, admitted, shadow, key, quota, units, window)
   local first, first_cum -- the oldest live entry
   local last, cum, weight, wrong -- the newest, live or not
   local left, expired = false, 0 -- whether entries wait to be trimmed; how many units expired since the last write
-  local r = redis.pcall('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+  local r = call('ZRANGE', key, '-1', '-1')
   if r.err then return 0, r end
   local member = r[1]
   if member then
-    local was, age
-    last = tonumber(r[2])
-    cum, weight, was, age = string.match(member, '^(%d+):(%d+):(%d+):(%d+)')
-    if not cum then
-      left, expired, cum, weight = true, 4503599627370496, string.match(member, '^(%d+):(%d+)$')
-      if not cum then return 0, 2 end
-    end
+    local was, since
+    last, cum, weight, was, since = entry(member)
+    if not last then return 0, 2 end
+    if not was then left, expired = true, 4503599627370496 end
     if last > now + window then -- written under a wrong clock: reads as empty
       last, wrong = nil, true
-    elseif age and last - age > edge then
-      first, used, left = last - age, was + 0, string.byte(member, -1) == 43
+    elseif since and since > edge then
+      first, used, left = since, was, #member > 40
     else
-      if was then expired, left = was + 0, string.byte(member, -1) == 43 end
+      if was then expired, left = was, #member > 40 end
       if last > edge then
-        r = redis.pcall('ZRANGEBYSCORE', key, string.format('(%.0f', edge), '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+        r = call('ZRANGEBYSCORE', key, string.format('(%.0f', edge), '+inf', 'LIMIT', '0', '1')
         local own
-        first_cum, own = string.match(r[1] or '', '^(%d+):(%d+)')
-        if not own then return 0, 2 end
-        first, used = tonumber(r[2]), (cum - first_cum + own) % 4503599627370496
+        first, first_cum, own = entry(r[1])
+        if not first then return 0, 2 end
+        used = (cum - first_cum + own) % 4503599627370496
         expired = expired - used
       end
     end
@@ -138,7 +149,7 @@ local function sliding_log(at, admitted, shadow, key, quota, units, window)
     local before, n
     if left or expired > 0 then
       before = string.format('(%.0f', first or score)
-      if left or expired > 256 then n = redis.pcall('ZCOUNT', key, '-inf', before) end
+      if left or expired > 256 then n = call('ZCOUNT', key, '-inf', before) end
     end
     if not first or (merged and first == last) then first, first_cum = score, total end
     used = used + add
@@ -149,37 +160,37 @@ local function sliding_log(at, admitted, shadow, key, quota, units, window)
       text = string.format('%.0f', now)
       now_text = text
     end
-    member = string.format('%.0f:%.0f:%.0f:%.0f', total, own, used, score - first)
+    member = struct.pack('<ddddd', score, total, own, used, first)
     if n and n > 256 then member = member .. '+' end
-    r = redis.pcall('ZADD', key, text, member)
+    r = call('ZADD', key, text, member)
     if type(r) == 'table' then return 0, r end
     dirty = true
     if merged then
-      redis.pcall('ZREM', key, old)
+      call('ZREM', key, old)
     else
       if wrong then -- the whole log is replaced, after a ZADD has shown that the server takes writes
-        redis.pcall('UNLINK', key)
-        redis.pcall('ZADD', key, text, member)
+        call('UNLINK', key)
+        call('ZADD', key, text, member)
       end
-      redis.pcall('PEXPIRE', key, math.ceil((score - now + window + 2 * math.max(1000, slot)) / 1000))
+      call('PEXPIRE', key, math.ceil((score - now + window + 2 * math.max(1000, slot)) / 1000))
     end
     if n then
-      if n > 0 then redis.pcall('ZREMRANGEBYRANK', key, '0', math.min(n, 256) - 1) end
+      if n > 0 then call('ZREMRANGEBYRANK', key, '0', math.min(n, 256) - 1) end
     elseif before then
-      redis.pcall('ZREMRANGEBYSCORE', key, '-inf', before)
+      call('ZREMRANGEBYSCORE', key, '-inf', before)
     end
     last, cum = score, total
   elseif kind == 2 and first and units > 0 then
     if units * hits < used then
       used = used - units * hits
-      failed, first, weight, member = refund_log(key, used, first, last, cum + 0, weight + 0, member)
+      failed, first, weight, member = refund_log(key, used, first, last, cum, weight, member)
       first_cum = nil
       if failed then return 0, failed end
     else -- the ZADD changes nothing: a full server shall refuse this too
-      r = redis.pcall('ZADD', key, 'XX', string.format('%.0f', last), member)
+      r = call('ZADD', key, 'XX', string.format('%.0f', last), member)
       if type(r) == 'table' then return 0, r end
       dirty = true
-      redis.pcall('UNLINK', key)
+      call('UNLINK', key)
       first, used = nil, 0
     end
   end
@@ -196,7 +207,7 @@ local function sliding_log(at, admitted, shadow, key, quota, units, window)
       retry = score + window - now
     end
   end
-  answer(at, quota, units, used, retry, reset, charged, 0, 0)
+  answer(at, quota, units, used, retry, reset, charged)
   return admitted
 end
 
@@ -214,7 +225,7 @@ local function windows(at, admitted, shadow, key, quota, units, window, fixed)
   end
 
   local start, prev, cur = now - now % window, 0, 0
-  local r = redis.pcall('GET', key)
+  local r = call('GET', key)
   if type(r) == 'table' then return 0, r end
   if r then
     local was, before, count
@@ -249,7 +260,7 @@ local function windows(at, admitted, shadow, key, quota, units, window, fixed)
   if store then
     local value = fixed and string.format('F:%.0f:%.0f', start, cur) or string.format('S:%.0f:%.0f:%.0f', start, prev, cur)
     local ends = start + (fixed and window or 2 * window)
-    r = redis.pcall('SET', key, value, 'PX', math.ceil((ends - now) / 1000) + 1000)
+    r = call('SET', key, value, 'PX', math.ceil((ends - now) / 1000) + 1000)
     if r.err then return 0, r end
     dirty = true
   end
@@ -269,7 +280,7 @@ local function windows(at, admitted, shadow, key, quota, units, window, fixed)
       retry = start - now + window + fades_to(cur, most)
     end
   end
-  answer(at, quota, units, used, retry, reset, charged, 0, 0)
+  answer(at, quota, units, used, retry, reset, charged)
   return admitted
 end
 
@@ -284,7 +295,7 @@ local function buckets(at, admitted, shadow, key, quota, units, every, refill, l
   local ts = tonumber(ARGV[1])
   if ts == 0 or ts > now then ts = now end
   local level, slack, repair = 0, tolerance(0), false
-  local r = redis.pcall('GET', key)
+  local r = call('GET', key)
   if type(r) == 'table' then return 0, r end
   if r then
     local tag, was, stored = string.match(r, '^([TL]):(%d+):(%S+)$')
@@ -314,7 +325,7 @@ local function buckets(at, admitted, shadow, key, quota, units, every, refill, l
   local ahead = math.max(0, ts - now)
   if store then
     local value = string.format(leaky and 'L:%.0f:%.17g' or 'T:%.0f:%.17g', ts, level)
-    r = redis.pcall('SET', key, value, 'PX', math.ceil((ahead + drain(level)) / 1000) + 120000)
+    r = call('SET', key, value, 'PX', math.ceil((ahead + drain(level)) / 1000) + 120000)
     if r.err then return 0, r end
     dirty, slack = true, tolerance(level)
   end
@@ -324,29 +335,34 @@ local function buckets(at, admitted, shadow, key, quota, units, every, refill, l
   if hits_that_fit(quota, units, quota - level + slack) < 1 then
     retry = math.max(1, math.min(316224000000000, ahead + drain(level + units - quota)))
   end
-  answer(at, quota, units, math.max(0, math.ceil(level - slack)), retry, reset, charged, delay, step)
+  answer(at, quota, units, math.max(0, math.ceil(level - slack)), retry, reset, charged)
+  if leaky then reply[at + 4], reply[at + 5] = delay, step end
   return admitted
 end
 
-local arg, key, at, left = 1, 0, 2, 0 -- read so far, where the next answer goes, counters of this charge to come
+local plan, byte, key, at, left = ARGV[2], 1, 0, 2, 0 -- the charges, read up to; the answers; counters of this charge to come
+local limits = {}
+for i = 3, #ARGV do limits[i - 2] = tonumber(ARGV[i]) end
 
 rest = function(admitted)
   if left == 0 then return admitted end
-  local code = tonumber(ARGV[arg + 1])
-  local quota, units, span = tonumber(ARGV[arg + 2]), tonumber(ARGV[arg + 3]), tonumber(ARGV[arg + 4])
-  local algorithm, shadow, to = code % 8, code >= 8, at
-  arg, key, at, left = arg + 4, key + 1, at + 6, left - 1
+  local high, low = string.byte(plan, byte, byte + 1)
+  local of = (high * 256 + low) * 5
+  local algorithm, shadow, to = limits[of + 1], false, at
+  if algorithm >= 8 then algorithm, shadow = algorithm - 8, true end
+  byte, key, at, left = byte + 2, key + 1, at + (algorithm == 2 and 6 or 4), left - 1
+  local quota, units, span = limits[of + 2], limits[of + 3], limits[of + 4]
   if algorithm == 5 then return sliding_log(to, admitted, shadow, KEYS[key], quota, units, span) end
   if algorithm >= 3 then return windows(to, admitted, shadow, KEYS[key], quota, units, span, algorithm == 3) end
-  arg = arg + 1
-  return buckets(to, admitted, shadow, KEYS[key], quota, units, span, tonumber(ARGV[arg]), algorithm == 2)
+  return buckets(to, admitted, shadow, KEYS[key], quota, units, span, limits[of + 5], algorithm == 2)
 end
 
-local args = #ARGV
-while arg < args do
-  local head, status = tonumber(ARGV[arg + 1]), at
-  kind, hits, left = head % 4, math.floor(head / 4096), math.floor(head / 4) % 1024
-  arg, at = arg + 1, at + 2
+local bytes = #plan
+while byte < bytes do
+  local high, low, a, b, c, d, e, status
+  kind, high, low, a, b, c, d, e = string.byte(plan, byte, byte + 7)
+  left, hits, status = high * 256 + low, (((a * 256 + b) * 256 + c) * 256 + d) * 256 + e, at
+  byte, at = byte + 8, at + 1
   local admitted, failed = rest(hits)
   if type(failed) == 'table' then
     if string.match(failed.err, '^WRONGTYPE') then
@@ -357,13 +373,10 @@ while arg < args do
       return failed
     end
   end
-  if failed then
-    at = status + 2
-    for _ = 1, left do -- what was not read of this charge
-      arg, key = arg + (tonumber(ARGV[arg + 1]) % 8 < 3 and 5 or 4), key + 1
-    end
+  if failed then -- what was not read of this charge is skipped
+    at, byte, key = status + 1, byte + 2 * left, key + left
   end
-  reply[status], reply[status + 1] = failed or 0, kind == 2 and hits or admitted
+  reply[status] = failed and -failed or kind == 2 and hits or admitted
 end
 for i = #reply, at, -1 do reply[i] = nil end -- unused, or of a charge that failed half way
 return reply

@@ -186,7 +186,9 @@ func TestADamagedLogHarmsItsOwnChargeOnly(t *testing.T) {
 	for i := range 10 {
 		entries = append(entries, redis.Z{Score: float64(time.Now().UnixMicro() + int64(i)), Member: fmt.Sprintf("x%d", i)})
 	}
-	entries[0].Member, entries[9].Member = "1:1", "10:1"
+	for _, i := range []int{0, 9} {
+		entries[i].Member = entry(entries[i].Score, float64(i+1), 1)
+	}
 	require.NoError(t, client.ZAdd(t.Context(), key, entries...).Err())
 	others := oneOfEach(10, time.Hour)[1:]
 	refund := take(group, 5, append([]*ratelimit.Limit{damaged}, others...)...)

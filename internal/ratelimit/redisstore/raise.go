@@ -15,7 +15,7 @@ var raiseScript string
 
 // raising encodes a batch of raises, as the head of raise.lua says.
 func (b *batch) raising(ctx context.Context, text string, charges []ratelimit.Charge, latest int64, clock func() int64) command {
-	args := append(make([]any, 0, 5+b.keys+b.args), "eval", text, b.keys)
+	args := append(make([]any, 0, 5+7*b.keys+len(b.of)), "eval", text, b.keys)
 	for _, i := range b.of {
 		for j := range charges[i].Counters {
 			args = append(args, string(charges[i].Counters[j].Key))
@@ -57,7 +57,7 @@ func (b *batch) raised(reply []int64, charges []ratelimit.Charge, out []ratelimi
 		return 0, false
 	}
 	for n, i := range b.of {
-		if status := reply[1+n]; status != statusSettled {
+		if status := reply[1+n]; status != 0 {
 			out[i].Err = statusError(status)
 			continue
 		}

@@ -10,7 +10,8 @@
 --
 -- It never raises an error: every call is a pcall. The first write is a ZADD or SET, which a full, read-only or failing
 -- server refuses; such a refusal before anything was written is the whole reply.
-local clock = redis.pcall('TIME')
+local call = redis.pcall
+local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
 local dirty = false -- whether this script has written anything
@@ -26,20 +27,20 @@ end
 
 -- Each of these returns nil, or why it failed: a status, or the error of the server.
 
--- What is missing becomes entries of the form cum:weight, which charge.lua reads like its own.
+-- What is missing becomes entries of a score, cum and weight, which charge.lua reads like its own.
 local function raise_log(key, known, _, window)
   local used, last, cum, wrong = 0, 0, 0, false
-  local r = redis.pcall('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+  local r = call('ZRANGE', key, '-1', '-1')
   if r.err then return r end
   if r[1] then
-    last, cum = tonumber(r[2]), tonumber(string.match(r[1], '^(%d+):%d+'))
-    if not cum then return 2 end
+    if #r[1] < 24 then return 2 end
+    last, cum = struct.unpack('<dd', r[1])
     if last > now + window then -- written under a wrong clock: reads as empty
       last, cum, wrong = 0, 0, true
     elseif last > now - window then
-      r = redis.pcall('ZRANGEBYSCORE', key, string.format('(%.0f', now - window), '+inf', 'LIMIT', '0', '1')
-      local at, own = string.match(r[1] or '', '^(%d+):(%d+)')
-      if not own then return 2 end
+      r = call('ZRANGEBYSCORE', key, string.format('(%.0f', now - window), '+inf', 'LIMIT', '0', '1')
+      if #(r[1] or '') < 24 then return 2 end
+      local _, at, own = struct.unpack('<ddd', r[1])
       used = (cum - at + own) % 4503599627370496
     end
   end
@@ -56,24 +57,24 @@ local function raise_log(key, known, _, window)
   for i = #added, 1, -1 do
     last = math.max(now - added[i].age, last + 1)
     cum = (cum + added[i].units) % 4503599627370496
-    local score, member = string.format('%.0f', last), string.format('%.0f:%.0f', cum, added[i].units)
-    r = redis.pcall('ZADD', key, score, member)
+    local score, member = string.format('%.0f', last), struct.pack('<ddd', last, cum, added[i].units)
+    r = call('ZADD', key, score, member)
     if type(r) == 'table' then return r end
     dirty = true
     if wrong then -- the whole log is replaced, after a ZADD has shown that the server takes writes
-      redis.pcall('UNLINK', key)
-      redis.pcall('ZADD', key, score, member)
+      call('UNLINK', key)
+      call('ZADD', key, score, member)
       wrong = false
     end
   end
-  redis.pcall('PEXPIRE', key, math.ceil((last - now + window + 2 * math.max(1000, math.floor(window / 900))) / 1000))
+  call('PEXPIRE', key, math.ceil((last - now + window + 2 * math.max(1000, math.floor(window / 900))) / 1000))
 end
 
 local function raise_windows(key, known, _, window, fixed)
   local function weighted(prev, e) return math.ceil(prev * ((window - e) / window)) end
 
   local start, prev, cur = now - now % window, 0, 0
-  local r = redis.pcall('GET', key)
+  local r = call('GET', key)
   if type(r) == 'table' then return r end
   if r then
     local was, before, count
@@ -103,7 +104,7 @@ local function raise_windows(key, known, _, window, fixed)
   cur = cur + math.max(0, want - (weighted(prev, e) + cur))
   local value = fixed and string.format('F:%.0f:%.0f', start, cur) or string.format('S:%.0f:%.0f:%.0f', start, prev, cur)
   local ends = start + (fixed and window or 2 * window)
-  r = redis.pcall('SET', key, value, 'PX', math.ceil((ends - now) / 1000) + 1000)
+  r = call('SET', key, value, 'PX', math.ceil((ends - now) / 1000) + 1000)
   if r.err then return r end
   dirty = true
 end
@@ -121,7 +122,7 @@ local function raise_bucket(key, known, quota, every, refill, leaky)
   local ts = tonumber(ARGV[1])
   if ts == 0 or ts > now then ts = now end
   local level = 0
-  local r = redis.pcall('GET', key)
+  local r = call('GET', key)
   if type(r) == 'table' then return r end
   if r then
     local tag, was, stored = string.match(r, '^([TL]):(%d+):(%S+)$')
@@ -139,7 +140,7 @@ local function raise_bucket(key, known, quota, every, refill, leaky)
   if want <= level then return end
   local whole = math.max(0, ts - now) + math.min(316224000000000, math.ceil(want * every / refill))
   local value = string.format(leaky and 'L:%.0f:%.17g' or 'T:%.0f:%.17g', ts, want)
-  r = redis.pcall('SET', key, value, 'PX', math.ceil(whole / 1000) + 120000)
+  r = call('SET', key, value, 'PX', math.ceil(whole / 1000) + 120000)
   if r.err then return r end
   dirty = true
 end

@@ -15,6 +15,9 @@ import (
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 )
 
+//go:embed struct.lua
+var structScript string
+
 //go:embed charge.lua
 var chargeScript string
 
@@ -30,9 +33,9 @@ func newScript(text string) script {
 // own clock) put off by ten minutes.
 func onTestClock(text string) string {
 	return strings.NewReplacer(
-		"local clock = redis.pcall('TIME')\n", "",
+		"local clock = call('TIME')\n", "",
 		"local now = clock[1] * 1000000 + clock[2]\n", "local now = tonumber(table.remove(ARGV))\n",
-		"redis.pcall('PEXPIRE', key, ", "redis.pcall('PEXPIRE', key, 600000 + ",
+		"call('PEXPIRE', key, ", "call('PEXPIRE', key, 600000 + ",
 		"'PX', ", "'PX', 600000 + ",
 	).Replace(text)
 }
@@ -43,26 +46,21 @@ const (
 	// countersMost and hitsMost are what the script's head of a charge has room for. hitsMost is above every quota, so
 	// that it does not limit what is admitted.
 	countersMost = 1<<10 - 1
-	hitsMost     = int64(1) << 40
-	// perCounter is how many integers answer one counter.
-	perCounter = 6
+	hitsMost     = int64(1)<<40 - 1
+	// perCounter is how many integers answer one counter, perLeaky how many a leaky bucket.
+	perCounter, perLeaky = 4, 6
 )
 
-// batch is the charges that one EVALSHA settles, by their index, and how many arguments and keys those have.
+// batch is the charges that one EVALSHA settles, by their index, and how many counters those have.
 type batch struct {
 	of     []int
-	args   int
 	keys   int
 	raises bool // for raise.lua, which takes no other charges
 }
 
-// argsMost is how many arguments a counter has at most.
-const argsMost = 5
-
 // add takes in a charge that `refuse` has nothing against.
 func (b *batch) add(i int, c *ratelimit.Charge) {
 	b.of = append(b.of, i)
-	b.args += 1 + argsMost*len(c.Counters)
 	b.keys += len(c.Counters)
 }
 
@@ -120,18 +118,38 @@ type command struct{ *redis.IntSliceCmd }
 // NoRetry keeps what may have been executed from being executed again.
 func (command) NoRetry() bool { return true }
 
+// ruled is a limit as the script knows it: with its mode, and for one cost.
+type ruled struct {
+	limit  *ratelimit.Limit
+	cost   int64
+	shadow bool
+}
+
 // command encodes the batch, as the head of charge.lua says. Name and which are EVALSHA and a digest, or EVAL and a script.
 func (b *batch) command(ctx context.Context, name, which string, charges []ratelimit.Charge, latest int64, clock func() int64) command {
-	args := make([]any, 0, 5+b.keys+b.args)
+	limits := make([]ruled, 0, 8) // few: a plan's, of several plans at times
+	plan := make([]byte, 0, 8*len(b.of)+2*b.keys)
+	args := make([]any, 0, 16+b.keys)
 	args = append(args, name, which, b.keys)
 	for _, i := range b.of {
-		for j := range charges[i].Counters {
-			args = append(args, string(charges[i].Counters[j].Key))
+		c := &charges[i]
+		head := min(max(0, c.Hits), hitsMost)
+		plan = append(plan, byte(kindOf(c)), byte(len(c.Counters)>>8), byte(len(c.Counters)), //nolint:gosec // the lower bytes are meant
+			byte(head>>32), byte(head>>24), byte(head>>16), byte(head>>8), byte(head)) //nolint:gosec // the lower bytes are meant
+		for j := range c.Counters {
+			counter := &c.Counters[j]
+			args = append(args, string(counter.Key))
+			rule := ruled{counter.Limit, c.Cost, counter.Shadow}
+			at := slices.Index(limits, rule)
+			if at < 0 {
+				at, limits = len(limits), append(limits, rule)
+			}
+			plan = append(plan, byte(at>>8), byte(at)) //nolint:gosec // below batchMost x countersMost, which is below 2^15
 		}
 	}
-	args = append(args, latest)
-	for _, i := range b.of {
-		args = appendCharge(args, &charges[i])
+	args = append(args, latest, plan)
+	for _, l := range limits {
+		args = l.appendTo(args)
 	}
 	if clock != nil {
 		args = append(args, clock())
@@ -139,29 +157,21 @@ func (b *batch) command(ctx context.Context, name, which string, charges []ratel
 	return command{redis.NewIntSliceCmd(ctx, args...)}
 }
 
-func appendCharge(args []any, c *ratelimit.Charge) []any {
-	args = append(args, int64(kindOf(c))+4*int64(len(c.Counters))+4096*min(c.Hits, hitsMost))
-	for j := range c.Counters {
-		counter := &c.Counters[j]
-		limit := counter.Limit
-		code := codeOf(limit.Algorithm)
-		if counter.Shadow {
-			code += 8
-		}
-		args = append(args, code, limit.Quota, limit.UnitsPerHit(c.Cost))
-		if limit.Algorithm.Bucket() {
-			args = append(args, max(1, limit.Refill.Every.Microseconds()), max(1, limit.Refill.Units))
-		} else {
-			args = append(args, max(1, limit.Window.Microseconds()))
-		}
+func (r ruled) appendTo(args []any) []any {
+	code := codeOf(r.limit.Algorithm)
+	if r.shadow {
+		code += 8
 	}
-	return args
+	span, refill := max(1, r.limit.Window.Microseconds()), int64(0)
+	if r.limit.Algorithm.Bucket() {
+		span, refill = max(1, r.limit.Refill.Every.Microseconds()), max(1, r.limit.Refill.Units)
+	}
+	return append(args, code, r.limit.Quota, r.limit.UnitsPerHit(r.cost), span, refill)
 }
 
-// What the script says of a charge that it could not settle.
+// Why the script could not settle a charge.
 const (
-	statusSettled = iota
-	statusWrongType
+	statusWrongType = 1 + iota
 	statusDamaged
 	statusHalfWritten
 )
@@ -173,27 +183,31 @@ func (b *batch) answers(reply []int64, charges []ratelimit.Charge, out []ratelim
 	}
 	server, reply := reply[0], reply[1:]
 	for _, i := range b.of {
-		if len(reply) < 2 {
+		if len(reply) == 0 {
 			return 0, false
 		}
-		status, admitted := reply[0], reply[1]
-		reply = reply[2:]
+		admitted := reply[0]
+		reply = reply[1:]
 		c, o := &charges[i], &out[i]
-		if status != statusSettled {
-			o.Err = statusError(status)
+		if admitted < 0 {
+			o.Err = statusError(-admitted)
 			continue
 		}
-		if len(reply) < perCounter*len(c.Counters) {
-			return 0, false
-		}
-		o.Admitted = min(max(0, admitted), c.Hits)
+		o.Admitted = min(admitted, c.Hits)
 		if admitted == hitsMost || c.Kind == ratelimit.Refund {
 			o.Admitted = c.Hits
 		}
 		o.Counters = slices.Grow(o.Counters, len(c.Counters))[:len(c.Counters)]
 		for j := range c.Counters {
-			answer(reply[:perCounter], c.Counters[j].Limit, &o.Counters[j])
-			reply = reply[perCounter:]
+			limit, n := c.Counters[j].Limit, perCounter
+			if limit.Algorithm == ratelimit.LeakyBucket {
+				n = perLeaky
+			}
+			if len(reply) < n {
+				return 0, false
+			}
+			answer(reply[:n], limit, &o.Counters[j])
+			reply = reply[n:]
 		}
 		if c.Kind == ratelimit.Account {
 			account(o)
@@ -211,9 +225,10 @@ func answer(reply []int64, limit *ratelimit.Limit, s *ratelimit.CounterState) {
 		RetryAfter: wait(reply[1]),
 		ResetAfter: wait(reply[2]),
 		Charged:    reply[3],
-		Delay:      wait(reply[4]),
-		DelayStep:  wait(reply[5]),
 		Effective:  limit.Algorithm,
+	}
+	if len(reply) == perLeaky {
+		s.Delay, s.DelayStep = wait(reply[4]), wait(reply[5])
 	}
 	if reply[1] < 0 {
 		s.RetryAfter = ratelimit.Never

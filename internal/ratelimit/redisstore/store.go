@@ -82,7 +82,7 @@ func New(cfg Config, log *slog.Logger) (*Store, error) {
 	if cfg.PoolSize <= 0 {
 		cfg.PoolSize = DefaultPoolSize
 	}
-	text, raise := chargeScript, raiseScript
+	text, raise := structScript+chargeScript, structScript+raiseScript
 	if cfg.TestClock != nil {
 		text, raise = onTestClock(text), onTestClock(raise)
 	}
