@@ -1,0 +1,1 @@
+DROP TABLE alert_replicas, alert_judgement, alert_states, outbox, incidents;
