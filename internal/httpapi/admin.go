@@ -31,6 +31,7 @@ type admin struct {
 	random     io.Reader
 	changed    func(ctx context.Context)
 	admins     *signin.Verifier
+	large      chan struct{} // holds one token while a large body is being answered
 }
 
 var _ gen.ServerInterface = (*admin)(nil)

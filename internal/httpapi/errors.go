@@ -54,6 +54,7 @@ func problemOf(err error, requestID string) (p problem.Problem, known bool) {
 	var request *requestError
 	var body *bodyError
 	var conflict *tenants.ConflictError
+	var faulty *tenants.InvalidError
 	if slug, detail, ok := decision.ProblemOf(err); ok {
 		return withErrors(problem.New(slug, detail, requestID)), true
 	}
@@ -64,6 +65,8 @@ func problemOf(err error, requestID string) (p problem.Problem, known bool) {
 		return p, true
 	case errors.As(err, &body):
 		return problemOf(invalid(body.pointer, body.message), requestID)
+	case errors.As(err, &faulty):
+		return problemOf(invalidConfig(faulty.Findings), requestID)
 	case errors.Is(err, tenants.ErrNotFound):
 		return problem.New(problem.NotFound, "there is no such object", requestID), true
 	case errors.As(err, &conflict):

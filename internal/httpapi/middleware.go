@@ -22,7 +22,7 @@ import (
 	"github.com/pegel-dev/pegel/internal/signin"
 )
 
-// maxBody is the largest body that is read, in bytes.
+// maxBody is the largest body that is read, in bytes, where the contract's x-pegel-max-body names no other.
 const maxBody = 1 << 20
 
 // keyExchange is where gin's context keeps the exchange.
@@ -155,17 +155,20 @@ var (
 )
 
 // readBody reads a JSON body of at most maxBody bytes.
-func readBody(c *gin.Context) ([]byte, error) {
+func readBody(c *gin.Context) ([]byte, error) { return readBodyWithin(c, maxBody) }
+
+// readBodyWithin reads a JSON body of at most so many bytes.
+func readBodyWithin(c *gin.Context, most int64) ([]byte, error) {
 	r := c.Request
 	if err := jsonMedia(r.Header); err != nil {
 		return nil, err
 	}
-	if r.ContentLength > maxBody {
+	if r.ContentLength > most {
 		c.Header("Connection", "close")
-		return nil, errTooLarge()
+		return nil, errTooLarge(most)
 	}
 	// MaxBytesReader also tells the server to close a connection whose rest nobody reads.
-	body := http.MaxBytesReader(c.Writer, r.Body, maxBody)
+	body := http.MaxBytesReader(c.Writer, r.Body, most)
 	// A stated length is only believed so far: bytes that never come must not cost memory.
 	size := r.ContentLength
 	if size < 0 {
@@ -180,7 +183,7 @@ func readBody(c *gin.Context) ([]byte, error) {
 		case errors.Is(err, io.EOF):
 			return data, nil
 		case errors.As(err, &limit):
-			return nil, errTooLarge()
+			return nil, errTooLarge(most)
 		case err != nil:
 			return nil, invalid("", "could not be read to its end")
 		}
@@ -190,7 +193,9 @@ func readBody(c *gin.Context) ([]byte, error) {
 	}
 }
 
-func errTooLarge() error { return refuse(problem.PayloadTooLarge, "a body may have at most 1 MiB") }
+func errTooLarge(most int64) error {
+	return refuse(problem.PayloadTooLarge, fmt.Sprintf("a body may have at most %d MiB", most>>20))
+}
 
 // jsonMedia accepts application/json, no media type at all, and what curl -d sends by itself.
 func jsonMedia(h http.Header) error {

@@ -68,12 +68,17 @@ func showEntry(e *audit.Entry) gen.AuditEntry {
 	entry := gen.AuditEntry{
 		Id: e.ID, Time: e.Time.UTC(), Action: e.Action, Resource: e.Resource, ResourceId: e.ResourceID,
 		Actor: gen.AuditActor{Kind: e.Actor.Kind, Id: e.Actor.ID, Name: e.Actor.Name, Address: e.Actor.Address, RequestId: e.Actor.RequestID},
-		Diff:  make([]gen.AuditChange, len(e.Diff)),
-	}
-	for i, change := range e.Diff {
-		entry.Diff[i] = gen.AuditChange{Field: change.Field, From: anyJSON(change.From), To: anyJSON(change.To)}
+		Diff:  showDiff(e.Diff),
 	}
 	return entry
+}
+
+func showDiff(diff []audit.Change) []gen.AuditChange {
+	out := make([]gen.AuditChange, len(diff))
+	for i, change := range diff {
+		out[i] = gen.AuditChange{Field: change.Field, From: anyJSON(change.From), To: anyJSON(change.To)}
+	}
+	return out
 }
 
 // anyJSON is a value of the audit log; null and nothing are both left out.

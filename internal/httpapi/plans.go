@@ -7,6 +7,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/pegel-dev/pegel/internal/httpapi/gen"
+	"github.com/pegel-dev/pegel/internal/problem"
 	"github.com/pegel-dev/pegel/internal/tenants"
 )
 
@@ -87,19 +88,25 @@ func readPlan(c *gin.Context) (tenants.Plan, error) {
 		return tenants.Plan{}, err
 	}
 	var d durations
-	plan := tenants.Plan{Name: in.Name, Title: orZero(in.Title), RequestLog: tenants.RequestLog(orZero(in.RequestLog))}
-	if in.Alert != nil {
-		plan.Alert = tenants.Alert{At: in.Alert.At, For: d.read("/alert/for", in.Alert.For)}
-	}
-	plan.Limits = readRules(&d, in.Limits)
+	plan := readPlanInput(&d, "", &in)
 	if err := d.err(); err != nil {
 		return plan, err
 	}
-	if in.Alert != nil && plan.Alert == (tenants.Alert{}) {
-		return plan, invalid("/alert/at", "must be above 0 and at most 1") // not the same as leaving alert out
-	}
 	plan.SetDefaults()
 	return plan, invalidConfig(tenants.ValidatePlan(&plan))
+}
+
+// readPlanInput is the plan that a body describes at a pointer. What is left out stays empty.
+func readPlanInput(d *durations, at string, in *gen.PlanInput) tenants.Plan {
+	plan := tenants.Plan{Name: in.Name, Title: orZero(in.Title), RequestLog: tenants.RequestLog(orZero(in.RequestLog))}
+	if in.Alert != nil {
+		plan.Alert = tenants.Alert{At: in.Alert.At, For: d.read(at+"/alert/for", in.Alert.For)}
+		if plan.Alert == (tenants.Alert{}) { // not the same as leaving alert out
+			d.wrong = append(d.wrong, problem.FieldError{Pointer: at + "/alert/at", Message: "must be above 0 and at most 1"})
+		}
+	}
+	plan.Limits = readRules(d, at+"/limits", in.Limits)
+	return plan
 }
 
 func showPlan(p *tenants.Plan) gen.Plan {

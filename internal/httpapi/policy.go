@@ -63,7 +63,7 @@ func readPolicy(c *gin.Context) (tenants.AddressPolicy, error) {
 		return tenants.AddressPolicy{}, err
 	}
 	var d durations
-	policy := tenants.AddressPolicy{Limits: readRules(&d, in.Limits)}
+	policy := tenants.AddressPolicy{Limits: readRules(&d, "/limits", in.Limits)}
 	if err := d.err(); err != nil {
 		return policy, err
 	}

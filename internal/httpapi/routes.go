@@ -57,6 +57,7 @@ func NewAdmin(cfg AdminConfig) (http.Handler, error) {
 	a := &admin{
 		surface: s, engine: cfg.Engine, directory: cfg.Directory, repository: cfg.Repository, usage: cfg.Usage, health: cfg.Health,
 		mode: cfg.Mode, random: cfg.Random, changed: cfg.Changed, admins: cfg.SignIn,
+		large: make(chan struct{}, 1),
 	}
 	router := s.router()
 	router.UseRawPath = true // a limit's name may hold a slash
@@ -65,16 +66,20 @@ func NewAdmin(cfg AdminConfig) (http.Handler, error) {
 		router.GET("/metrics", gin.WrapH(cfg.Metrics))
 	}
 	if cfg.Pages != nil {
+		pages, err := cfg.Pages(router)
+		if err != nil {
+			return nil, err
+		}
 		router.GET("/", func(c *gin.Context) { c.Redirect(http.StatusFound, "/dashboard") })
-		router.Any("/dashboard", gin.WrapH(cfg.Pages))
-		router.Any("/dashboard/*page", gin.WrapH(cfg.Pages))
+		router.Any("/dashboard", gin.WrapH(pages))
+		router.Any("/dashboard/*page", gin.WrapH(pages))
 	}
 	for _, r := range a.routes() {
 		operation, err := contract.operation(r.method, r.path)
 		if err != nil {
 			return nil, fmt.Errorf("admin routes: %w", err)
 		}
-		router.Handle(r.method, r.path, a.authenticate, a.require(r.role), a.validate(operation), r.handler)
+		router.Handle(r.method, r.path, a.authenticate, a.require(r.role), a.oneAtATime(operation), a.validate(operation), r.handler)
 	}
 	return headAsGet(router), nil
 }
@@ -128,6 +133,8 @@ func (a *admin) routes() []adminRoute {
 		{get, "/admin/networks", viewer, bound.ListNetworks},
 		{post, "/admin/networks", operator, bound.CreateNetwork},
 		{del, "/admin/networks/:id", operator, bound.DeleteNetwork},
+		{get, "/admin/configuration", viewer, bound.GetConfiguration},
+		{post, "/admin/configuration", operator, bound.ApplyConfiguration},
 		{get, "/admin/mode", viewer, bound.GetMode},
 		{put, "/admin/mode", operator, bound.PutMode},
 

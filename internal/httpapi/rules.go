@@ -44,11 +44,12 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-// readRules turns the limits of a body into rules. What is left out stays empty: SetDefaults knows what it means.
-func readRules(d *durations, limits []gen.Limit) []tenants.Rule {
+// readRules turns the limits of a body into rules; at is the pointer of the list. What is left out stays empty: SetDefaults
+// knows what it means.
+func readRules(d *durations, at string, limits []gen.Limit) []tenants.Rule {
 	rules := make([]tenants.Rule, len(limits))
 	for i := range limits {
-		rules[i] = readRule(d, "/limits/"+strconv.Itoa(i), &limits[i])
+		rules[i] = readRule(d, at+"/"+strconv.Itoa(i), &limits[i])
 	}
 	return rules
 }

@@ -38,7 +38,9 @@ func loadContract() (*contract, error) {
 type operation struct {
 	parameters openapi3.Parameters
 	body       *openapi3.RequestBody
-	options    []openapi3.SchemaValidationOption
+	// maxBody is the largest body in bytes: x-pegel-max-body, else the maxBody of all others.
+	maxBody int64
+	options []openapi3.SchemaValidationOption
 }
 
 // operation finds a route by gin's spelling of its path.
@@ -48,8 +50,11 @@ func (t *contract) operation(method, ginPath string) (*operation, error) {
 		return nil, fmt.Errorf("api/openapi.yaml has no %s %s", method, ginPath)
 	}
 	op := item.GetOperation(method)
-	o := &operation{options: append(t.doc.GetSchemaValidationOptions(), openapi3.MultiErrors(), openapi3.VisitAsRequest())}
+	o := &operation{maxBody: maxBody, options: append(t.doc.GetSchemaValidationOptions(), openapi3.MultiErrors(), openapi3.VisitAsRequest())}
 	o.parameters = append(append(o.parameters, item.Parameters...), op.Parameters...)
+	if most, ok := op.Extensions["x-pegel-max-body"].(float64); ok {
+		o.maxBody = int64(most)
+	}
 	if op.RequestBody != nil {
 		o.body = op.RequestBody.Value
 	}
@@ -65,6 +70,22 @@ func specPath(ginPath string) string {
 		}
 	}
 	return strings.Join(segments, "/")
+}
+
+// oneAtATime lets bodies beyond the usual bound in one by one: each costs about twenty times its size while it is read.
+func (a *admin) oneAtATime(o *operation) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		if o.maxBody <= maxBody {
+			return
+		}
+		select {
+		case a.large <- struct{}{}:
+			defer func() { <-a.large }()
+			c.Next()
+		case <-c.Request.Context().Done():
+			a.fail(c, c.Request.Context().Err())
+		}
+	}
 }
 
 // validate is the middleware of one admin route: parameters and body are what the contract says, or the answer is a 400 that
@@ -83,7 +104,7 @@ func (a *admin) validate(o *operation) gin.HandlerFunc {
 		if o.body == nil {
 			return
 		}
-		raw, err := readBody(c)
+		raw, err := readBodyWithin(c, o.maxBody)
 		if err != nil {
 			a.fail(c, err)
 			return
@@ -117,7 +138,7 @@ func (o *operation) checkParameters(c *gin.Context, query url.Values) []problem.
 		}
 		value, ok := typed(values[0], p.Schema.Value)
 		if !ok {
-			fields = append(fields, problem.FieldError{Pointer: pointer, Message: "must be an integer"})
+			fields = append(fields, problem.FieldError{Pointer: pointer, Message: "must be " + typeWords(p.Schema.Value)})
 			continue
 		}
 		fields = append(fields, findings(p.Schema.Value.VisitJSON(value, o.options...), pointer)...)
@@ -137,7 +158,10 @@ func parameterValues(c *gin.Context, p *openapi3.Parameter, query url.Values) []
 
 // typed is a parameter's text as its schema's type.
 func typed(text string, schema *openapi3.Schema) (any, bool) {
-	if !schema.Type.Is(openapi3.TypeInteger) {
+	switch {
+	case schema.Type.Is(openapi3.TypeBoolean):
+		return text == "true", text == "true" || text == "false"
+	case !schema.Type.Is(openapi3.TypeInteger):
 		return text, true
 	}
 	bits := 32
@@ -257,6 +281,8 @@ func typeWords(s *openapi3.Schema) string {
 		return "an array"
 	case s.Type.Is(openapi3.TypeNumber):
 		return "a number"
+	case s.Type.Is(openapi3.TypeBoolean):
+		return "true or false"
 	}
 	return "a string"
 }

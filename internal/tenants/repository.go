@@ -101,6 +101,7 @@ type NetworkFilter struct {
 // its audit entry and bumps the configuration version in one transaction, and answers within 2 s or with ErrUnavailable.
 type Repository interface {
 	ExceptionRepository
+	ConfigurationRepository
 
 	ListPlans(ctx context.Context, f PlanFilter, p Page) (List[Plan], error)
 	Plan(ctx context.Context, name string) (Plan, error)

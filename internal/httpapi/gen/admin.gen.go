@@ -31,6 +31,12 @@ type ServerInterface interface {
 	// ListAudit Who changed what, newest first
 	// (GET /admin/audit)
 	ListAudit(c *gin.Context, params ListAuditParams)
+	// GetConfiguration Read the whole configuration
+	// (GET /admin/configuration)
+	GetConfiguration(c *gin.Context)
+	// ApplyConfiguration Bring the configuration to what the body describes
+	// (POST /admin/configuration)
+	ApplyConfiguration(c *gin.Context, params ApplyConfigurationParams)
 	// GetMode Read the mode
 	// (GET /admin/mode)
 	GetMode(c *gin.Context)
@@ -376,6 +382,75 @@ func (siw *ServerInterfaceWrapper) ListAudit(c *gin.Context) {
 	}
 
 	siw.Handler.ListAudit(c, params)
+}
+
+// GetConfiguration operation middleware
+func (siw *ServerInterfaceWrapper) GetConfiguration(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetConfiguration(c)
+}
+
+// ApplyConfiguration operation middleware
+func (siw *ServerInterfaceWrapper) ApplyConfiguration(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ApplyConfigurationParams
+
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", c.Request.URL.Query(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter dry_run: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "prune" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "prune", c.Request.URL.Query(), &params.Prune, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter prune: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	headers := c.Request.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for If-Match, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter If-Match: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ApplyConfiguration(c, params)
 }
 
 // GetMode operation middleware
@@ -1602,6 +1677,8 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.GET(options.BaseURL+"/admin/networks", wrapper.ListNetworks)
 	router.POST(options.BaseURL+"/admin/networks", wrapper.CreateNetwork)
 	router.DELETE(options.BaseURL+"/admin/networks/:id", wrapper.DeleteNetwork)
+	router.GET(options.BaseURL+"/admin/configuration", wrapper.GetConfiguration)
+	router.POST(options.BaseURL+"/admin/configuration", wrapper.ApplyConfiguration)
 	router.GET(options.BaseURL+"/admin/mode", wrapper.GetMode)
 	router.PUT(options.BaseURL+"/admin/mode", wrapper.PutMode)
 	router.GET(options.BaseURL+"/admin/rate-limits", wrapper.GetRateLimits)

@@ -38,6 +38,57 @@ func (e Algorithm) Valid() bool {
 	}
 }
 
+// Defines values for ConfigurationChangeAction.
+const (
+	Create ConfigurationChangeAction = "create"
+	Delete ConfigurationChangeAction = "delete"
+	Update ConfigurationChangeAction = "update"
+)
+
+// Valid indicates whether the value is a known member of the ConfigurationChangeAction enum.
+func (e ConfigurationChangeAction) Valid() bool {
+	switch e {
+	case Create:
+		return true
+	case Delete:
+		return true
+	case Update:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ConfigurationChangeResource.
+const (
+	ConfigurationChangeResourceAddressPolicy ConfigurationChangeResource = "address_policy"
+	ConfigurationChangeResourceMode          ConfigurationChangeResource = "mode"
+	ConfigurationChangeResourceNetwork       ConfigurationChangeResource = "network"
+	ConfigurationChangeResourceOverride      ConfigurationChangeResource = "override"
+	ConfigurationChangeResourcePlan          ConfigurationChangeResource = "plan"
+	ConfigurationChangeResourceTenant        ConfigurationChangeResource = "tenant"
+)
+
+// Valid indicates whether the value is a known member of the ConfigurationChangeResource enum.
+func (e ConfigurationChangeResource) Valid() bool {
+	switch e {
+	case ConfigurationChangeResourceAddressPolicy:
+		return true
+	case ConfigurationChangeResourceMode:
+		return true
+	case ConfigurationChangeResourceNetwork:
+		return true
+	case ConfigurationChangeResourceOverride:
+		return true
+	case ConfigurationChangeResourcePlan:
+		return true
+	case ConfigurationChangeResourceTenant:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for CredentialStatus.
 const (
 	CredentialStatusActive  CredentialStatus = "active"
@@ -729,6 +780,18 @@ type ApiKey struct {
 	Secret *string `json:"secret,omitempty"`
 }
 
+// AppliedConfiguration defines model for AppliedConfiguration.
+type AppliedConfiguration struct {
+	Changes []ConfigurationChange `json:"changes"`
+	DryRun  bool                  `json:"dry_run"`
+
+	// Version The configuration version after it; unchanged when nothing changed, and by a dry run.
+	Version int64 `json:"version"`
+
+	// Warnings What an operator should know, at most 21 sentences.
+	Warnings []string `json:"warnings"`
+}
+
 // AuditActor defines model for AuditActor.
 type AuditActor struct {
 	Address string `json:"address"`
@@ -816,6 +879,87 @@ type CheckRequest struct {
 
 	// Wait Hold the answer for `delay_ms`.
 	Wait *bool `json:"wait,omitempty"`
+}
+
+// Configuration `version` and `warnings` are accepted and ignored, so that what was read can be posted back.
+type Configuration struct {
+	// AddressPolicy `version` and `updated_at` are accepted and ignored, so that what was read can be written back.
+	AddressPolicy *AddressPolicyInput  `json:"address_policy,omitempty"`
+	Mode          *Mode                `json:"mode,omitempty"`
+	Networks      *[]ConfiguredNetwork `json:"networks,omitempty"`
+	Plans         *[]PlanInput         `json:"plans,omitempty"`
+	Tenants       *[]ConfiguredTenant  `json:"tenants,omitempty"`
+
+	// Version The configuration version.
+	Version *int64 `json:"version,omitempty"`
+
+	// Warnings What could not be read, and is shown as safe defaults.
+	Warnings *[]string `json:"warnings,omitempty"`
+}
+
+// ConfigurationChange defines model for ConfigurationChange.
+type ConfigurationChange struct {
+	Action ConfigurationChangeAction `json:"action"`
+
+	// Diff The fields, as the audit log has them.
+	Diff []AuditChange `json:"diff"`
+
+	// Name How an operator calls the object.
+	//
+	// Example: school-17/requests-per-minute
+	Name     string                      `json:"name"`
+	Resource ConfigurationChangeResource `json:"resource"`
+}
+
+// ConfigurationChangeAction defines model for ConfigurationChange.Action.
+type ConfigurationChangeAction string
+
+// ConfigurationChangeResource defines model for ConfigurationChange.Resource.
+type ConfigurationChangeResource string
+
+// ConfiguredNetwork defines model for ConfiguredNetwork.
+type ConfiguredNetwork struct {
+	Action NetworkAction `json:"action"`
+
+	// Cidr Network in CIDR notation without host bits, or one address.
+	//
+	// Example: 203.0.113.0/24
+	Cidr string `json:"cidr"`
+
+	// ExpiresAt Null or absent: never.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	Reason    *string    `json:"reason,omitempty"`
+}
+
+// ConfiguredOverride defines model for ConfiguredOverride.
+type ConfiguredOverride struct {
+	// ExpiresAt Null or absent: never.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// Limit The quota that holds instead of the plan's; 0 refuses always.
+	Limit int64 `json:"limit"`
+
+	// LimitName The limit of the tenant's plan that it is an exception to.
+	LimitName string `json:"limit_name"`
+
+	// Reason Why, for whoever finds it later.
+	Reason string `json:"reason"`
+}
+
+// ConfiguredTenant defines model for ConfiguredTenant.
+type ConfiguredTenant struct {
+	// ContactEmail Empty: none.
+	ContactEmail *string               `json:"contact_email,omitempty"`
+	Metadata     *Metadata             `json:"metadata,omitempty"`
+	Name         string                `json:"name"`
+	Overrides    *[]ConfiguredOverride `json:"overrides,omitempty"`
+
+	// Plan Example: school-17
+	Plan Slug `json:"plan"`
+
+	// Slug Example: school-17
+	Slug   Slug          `json:"slug"`
+	Status *TenantStatus `json:"status,omitempty"`
 }
 
 // CredentialStatus defines model for CredentialStatus.
@@ -1507,6 +1651,18 @@ type ListAuditParams struct {
 	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
 }
 
+// ApplyConfigurationParams defines parameters for ApplyConfiguration.
+type ApplyConfigurationParams struct {
+	// DryRun Do all of it and undo it: the answer is what applying does.
+	DryRun *bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// Prune Delete what the sections of the body do not name.
+	Prune *bool `form:"prune,omitempty" json:"prune,omitempty"`
+
+	// IfMatch The `ETag` of the object as it was read, or `*`. Missing on an object that exists: 428. Stale: 412.
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
 // ListNetworksParams defines parameters for ListNetworks.
 type ListNetworksParams struct {
 	// Limit Items in a page.
@@ -1736,6 +1892,9 @@ type PutAddressPolicyJSONRequestBody = AddressPolicyInput
 
 // CreateAdminTokenJSONRequestBody defines body for CreateAdminToken for application/json ContentType.
 type CreateAdminTokenJSONRequestBody = AdminTokenCreate
+
+// ApplyConfigurationJSONRequestBody defines body for ApplyConfiguration for application/json ContentType.
+type ApplyConfigurationJSONRequestBody = Configuration
 
 // PutModeJSONRequestBody defines body for PutMode for application/json ContentType.
 type PutModeJSONRequestBody = ModeBody
