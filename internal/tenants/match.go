@@ -28,6 +28,16 @@ func (m Match) Holds(method, path string) bool {
 	return false
 }
 
+// PatternOf is the first pattern of m that a canonical path matches, empty when there is none.
+func (m Match) PatternOf(path string) string {
+	for _, pattern := range m.Paths {
+		if path != "" && pathMatches(pattern, path) {
+			return pattern
+		}
+	}
+	return ""
+}
+
 // CanonicalPath is the one spelling of a path that limits are matched on, whatever spelling reaches the upstream: query and
 // fragment dropped, percent-encodings decoded, ";parameters" of a segment, empty and "." segments and a trailing slash
 // dropped, ".." resolved, ASCII letters in lower case (servers differ on case: one more hit counted is the safe side). An
