@@ -108,8 +108,9 @@ type AdminConfig struct {
 	Mode ratelimit.Mode
 	// Metrics serves /metrics.
 	Metrics http.Handler
-	// Pages, when it is set, gets what is under /dashboard, and / leads there. Its requests have their id in X-Request-Id.
-	Pages http.Handler
+	// Pages, when it is set, makes what answers under /dashboard, given this API to ask; / leads there. The id of a request
+	// is in the X-Request-Id of its answer.
+	Pages func(api http.Handler) (http.Handler, error)
 	// Random makes credentials: crypto/rand.Reader.
 	Random io.Reader
 	// Changed, when it is set, is called after a change so that this replica shows it at once; the others follow by polling.
