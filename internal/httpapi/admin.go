@@ -11,6 +11,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/pegel-dev/pegel/internal/audit"
 	"github.com/pegel-dev/pegel/internal/httpapi/gen"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/signin"
@@ -32,6 +33,7 @@ type admin struct {
 	changed    func(ctx context.Context)
 	admins     *signin.Verifier
 	large      chan struct{} // holds one token while a large body is being answered
+	refused    func(audit.Refusal)
 }
 
 var _ gen.ServerInterface = (*admin)(nil)

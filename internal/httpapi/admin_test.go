@@ -389,7 +389,7 @@ func TestEveryAdminRouteAsksForItsRole(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, 34, operations)
+	require.GreaterOrEqual(t, operations, 35, "the contract has lost operations")
 }
 
 func TestFailedSignInsAreCountedAgainstTheAddress(t *testing.T) {

@@ -10,20 +10,21 @@ import (
 	"github.com/pegel-dev/pegel/internal/audit"
 	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/problem"
-	"github.com/pegel-dev/pegel/internal/signin"
 	"github.com/pegel-dev/pegel/internal/tenants"
 )
 
 // authenticate signs an administrator in, from memory alone: a failed attempt costs no query. It is counted against the
 // address like any wrong credential.
 func (a *admin) authenticate(c *gin.Context) {
-	who, ok := a.signIn(c)
+	token := bearerToken(c)
+	who, _, ok := a.admins.Verify(token)
 	if ok {
 		who.Actor.Address, who.Actor.RequestID = addressText(c), requestID(c)
 		of(c).who = who
 		return
 	}
 	ctx := c.Request.Context()
+	a.auditSignIn(c, token)
 	a.log.LogAttrs(ctx, slog.LevelInfo, "administrator not signed in",
 		slog.String("request_id", requestID(c)), slog.String("address", addressText(c)), slog.String("route", c.FullPath()))
 	caller := decision.Caller{Address: of(c).address}
@@ -43,18 +44,17 @@ func (a *admin) authenticate(c *gin.Context) {
 	}
 }
 
-// signIn reads the one credential. Several Authorization lines are none.
-func (a *admin) signIn(c *gin.Context) (who signin.Administrator, ok bool) {
+// bearerToken is the one credential, empty for none. Several Authorization lines are none.
+func bearerToken(c *gin.Context) string {
 	lines := c.Request.Header["Authorization"]
 	if len(lines) != 1 {
-		return who, false
+		return ""
 	}
 	scheme, token, found := strings.Cut(strings.TrimSpace(lines[0]), " ")
-	if token = strings.TrimSpace(token); !found || !strings.EqualFold(scheme, "Bearer") {
-		return who, false
+	if !found || !strings.EqualFold(scheme, "Bearer") {
+		return ""
 	}
-	who, _, ok = a.admins.Verify(token)
-	return who, ok
+	return strings.TrimSpace(token)
 }
 
 // require is the only place where a role is checked; the table in routes.go says which route needs which.
@@ -68,6 +68,7 @@ func (a *admin) require(role tenants.Role) gin.HandlerFunc {
 			slog.String("request_id", requestID(c)), slog.String("actor", who.Actor.Name), slog.String("actor_id", who.Actor.ID),
 			slog.String("role", string(who.Role)), slog.String("needs", string(role)), slog.String("route", c.FullPath()),
 			slog.String("method", c.Request.Method), slog.String("address", who.Actor.Address))
+		a.auditRole(c, role)
 		a.fail(c, refuse(problem.Forbidden, "this needs the role "+string(role)))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/pegel-dev/pegel/internal/audit"
 	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/signin"
@@ -104,6 +105,8 @@ type AdminConfig struct {
 	Usage      UsageView
 	// SignIn knows the administrators.
 	SignIn *signin.Verifier
+	// Refused is told of refused attempts, for the audit log ((*audit.Refusals).Note); nil: nobody is.
+	Refused func(audit.Refusal)
 	// Mode is PEGEL_MODE, which holds until an administrator stores a mode.
 	Mode ratelimit.Mode
 	// Metrics serves /metrics.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -235,12 +236,18 @@ func readQuery(c *gin.Context) (url.Values, error) {
 func headAsGet(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodHead {
-			r = r.WithContext(r.Context()) // a copy: the server looks at its own when it sends
+			r = r.WithContext(context.WithValue(r.Context(), headKey{}, true)) // a copy: the server looks at its own when it sends
 			r.Method = http.MethodGet
 		}
 		next.ServeHTTP(w, r)
 	})
 }
+
+// headKey marks the context of a request that came as HEAD.
+type headKey struct{}
+
+// asksHead reports whether nobody will read the body.
+func asksHead(r *http.Request) bool { return r.Context().Value(headKey{}) != nil }
 
 // noRoute and noMethod answer what no route does.
 func (s *surface) noRoute(c *gin.Context) {

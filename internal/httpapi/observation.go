@@ -1,12 +1,10 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/pegel-dev/pegel/internal/audit"
 	"github.com/pegel-dev/pegel/internal/httpapi/gen"
 	"github.com/pegel-dev/pegel/internal/usage"
 )
@@ -52,39 +50,4 @@ func showUsage(u *usage.TenantUsage) gen.TenantUsage {
 		Tenant: u.Tenant, Plan: u.Plan, LimitName: u.LimitName, Used: u.Used, Limit: u.Limit, Utilization: min(1, max(0, u.Utilization)),
 		Allowed: u.Last60s.Admitted, Slowed: u.Last60s.Slowed, Refused: u.Last60s.Refused, HighSince: timeOrNull(u.HighSince),
 	}
-}
-
-// ListAudit is GET /admin/audit.
-func (a *admin) ListAudit(c *gin.Context, params gen.ListAuditParams) {
-	filter := audit.Filter{
-		Actor: orZero(params.Actor), Action: orZero(params.Action), Resource: orZero(params.Resource), ResourceID: orZero(params.ResourceId),
-		From: orZero(params.From), To: orZero(params.To),
-	}
-	page, err := a.repository.ListAudit(c.Request.Context(), filter, pageOf(params.Limit, params.Cursor))
-	list(a, c, page, err, showEntry)
-}
-
-func showEntry(e *audit.Entry) gen.AuditEntry {
-	entry := gen.AuditEntry{
-		Id: e.ID, Time: e.Time.UTC(), Action: e.Action, Resource: e.Resource, ResourceId: e.ResourceID,
-		Actor: gen.AuditActor{Kind: e.Actor.Kind, Id: e.Actor.ID, Name: e.Actor.Name, Address: e.Actor.Address, RequestId: e.Actor.RequestID},
-		Diff:  showDiff(e.Diff),
-	}
-	return entry
-}
-
-func showDiff(diff []audit.Change) []gen.AuditChange {
-	out := make([]gen.AuditChange, len(diff))
-	for i, change := range diff {
-		out[i] = gen.AuditChange{Field: change.Field, From: anyJSON(change.From), To: anyJSON(change.To)}
-	}
-	return out
-}
-
-// anyJSON is a value of the audit log; null and nothing are both left out.
-func anyJSON(raw json.RawMessage) any {
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil
-	}
-	return raw
 }

@@ -56,7 +56,7 @@ func NewAdmin(cfg AdminConfig) (http.Handler, error) {
 	s := cfg.surface(`Bearer realm="pegel admin"`)
 	a := &admin{
 		surface: s, engine: cfg.Engine, directory: cfg.Directory, repository: cfg.Repository, usage: cfg.Usage, health: cfg.Health,
-		mode: cfg.Mode, random: cfg.Random, changed: cfg.Changed, admins: cfg.SignIn,
+		mode: cfg.Mode, random: cfg.Random, changed: cfg.Changed, admins: cfg.SignIn, refused: cfg.Refused,
 		large: make(chan struct{}, 1),
 	}
 	router := s.router()
@@ -140,6 +140,7 @@ func (a *admin) routes() []adminRoute {
 
 		{get, "/admin/rate-limits", viewer, bound.GetRateLimits},
 		{get, "/admin/audit", viewer, bound.ListAudit},
+		{get, "/admin/audit/export", viewer, bound.ExportAudit},
 	}
 }
 

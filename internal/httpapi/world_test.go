@@ -186,8 +186,10 @@ func makeWorld(tb testing.TB, databaseURL string, level slog.Level, options ...p
 
 	public, err := httpapi.NewPublic(httpapi.PublicConfig{Common: common, Holder: w.holder, TrustIdentity: true})
 	require.NoError(tb, err)
+	refusals := audit.NewRefusals(w.repository.RecordRefusals, w.clock.now, log)
+	runUntilEnd(tb, refusals.Run)
 	admin, err := httpapi.NewAdmin(httpapi.AdminConfig{
-		Common: common, Repository: w.repository, Usage: w.usage, Mode: ratelimit.Enforce,
+		Common: common, Repository: w.repository, Usage: w.usage, Mode: ratelimit.Enforce, Refused: refusals.Note,
 		SignIn: signin.New(signin.Config{Directory: w.directory, Now: w.clock.now, Bootstrap: bootstrap}),
 		Random: rand.Reader, Changed: func(ctx context.Context) { _ = w.poller.Refresh(ctx) },
 		Metrics: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
@@ -200,6 +202,15 @@ func makeWorld(tb testing.TB, databaseURL string, level slog.Level, options ...p
 	tb.Cleanup(w.public.Close)
 	tb.Cleanup(w.admin.Close)
 	return w
+}
+
+// runUntilEnd runs something in the background until the test ends, and waits for it.
+func runUntilEnd(tb testing.TB, run func(ctx context.Context)) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	done := make(chan struct{})
+	go func() { defer close(done); run(ctx) }()
+	tb.Cleanup(func() { cancel(); <-done })
 }
 
 func (w *world) refresh() {
@@ -314,7 +325,7 @@ func (w *world) hold(req *http.Request, r *response) {
 		Status:                 r.status, Header: r.header, Body: io.NopCloser(bytes.NewReader(r.body)),
 		Options: &openapi3filter.Options{
 			IncludeResponseStatus: true, MultiError: true,
-			ExcludeResponseBody: !strings.Contains(r.header.Get("Content-Type"), "json"),
+			ExcludeResponseBody: r.header.Get("Content-Type") != "application/json" && r.header.Get("Content-Type") != problem.ContentType,
 		},
 	})
 	require.NoError(w.t, err, "%s %s %d: %s", method, req.URL.Path, r.status, r.body)

@@ -4,8 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,51 +16,112 @@ import (
 
 // ListAudit lists entries from the newest down. Filter.Actor is an actor's id or name. From is inclusive, To exclusive.
 func (r *Repository) ListAudit(ctx context.Context, f audit.Filter, p tenants.Page) (list tenants.List[audit.Entry], err error) {
-	before, err := decodeNumber("audit", p.Cursor, math.MaxInt64)
+	key, err := decodeCursor("audit", p.Cursor)
 	if err != nil {
 		return list, err
 	}
-	where, args := auditFilter(f, before)
-	sql := `SELECT id, at, actor_kind, actor_id, actor_name, actor_address, request_id, action, resource, resource_id, diff
-		FROM audit_log WHERE ` + where + fmt.Sprintf(` ORDER BY id DESC LIMIT %d`, pageSize(p)+1)
+	before, err := placeOf(key)
+	if err != nil {
+		return list, err
+	}
+	sql, args := auditQuery(f, before, pageSize(p)+1)
 	err = r.read(ctx, "list audit log", func(ctx context.Context, q querier) error {
 		rows, err := q.Query(ctx, sql, args...)
 		if err != nil {
 			return err
 		}
 		entries, err := pgx.CollectRows(rows, scanEntry)
-		list = pageOf("audit", entries, pageSize(p), func(e *audit.Entry) int64 { return e.ID }, func(e *audit.Entry) audit.Entry { return *e })
+		list = page("audit", entries, pageSize(p), func(e *audit.Entry) string {
+			return fmt.Sprintf("%d %d", e.Time.UnixMicro(), e.ID)
+		})
 		return err
 	})
 	return list, err
 }
 
-// auditFilter names only the conditions that are asked for, so that each has its index.
-func auditFilter(f audit.Filter, before int64) (string, []any) {
-	conditions, args := []string{"id < $1"}, []any{before}
-	add := func(condition string, arg any) {
-		args = append(args, arg)
-		conditions = append(conditions, strings.ReplaceAll(condition, "?", fmt.Sprintf("$%d", len(args))))
+// RecordRefusals writes entries about attempts that changed nothing. Their time is the database's.
+func (r *Repository) RecordRefusals(ctx context.Context, entries []audit.Entry) error {
+	return r.transact(ctx, "record refused attempts", func(ctx context.Context, tx pgx.Tx) error {
+		for i := range entries {
+			e := &entries[i]
+			if !e.Actor.Valid() {
+				return audit.ErrNoActor
+			}
+			_, err := tx.Exec(ctx, `
+				INSERT INTO audit_log (actor_kind, actor_id, actor_name, actor_address, request_id, action, resource, resource_id, diff)
+				VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+				e.Actor.Kind, clip(e.Actor.ID), clip(e.Actor.Name), clip(e.Actor.Address), clip(e.Actor.RequestID), e.Action, e.Resource, clip(e.ResourceID), e.Diff)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// place is where a page of the audit log starts: before an entry, in the order of time and id; nil: from the newest.
+type place struct {
+	at time.Time
+	id int64
+}
+
+func placeOf(key string) (*place, error) {
+	if key == "" {
+		return nil, nil //nolint:nilnil // the first page starts nowhere in particular
 	}
-	if f.Actor != "" {
-		add("(actor_id = ? OR actor_name = ?)", f.Actor)
+	micros, id, _ := strings.Cut(key, " ")
+	at, err := strconv.ParseInt(micros, 10, 64)
+	if err != nil {
+		return nil, tenants.ErrCursor
+	}
+	n, err := strconv.ParseInt(id, 10, 64)
+	if err != nil {
+		return nil, tenants.ErrCursor
+	}
+	const furthest = 200_000_000_000_000_000 // micros from 1970 to the year 8307, which Postgres and JSON can both hold
+	if at < -furthest/4 || at > furthest {
+		return nil, tenants.ErrCursor
+	}
+	return &place{at: time.UnixMicro(at).UTC(), id: n}, nil
+}
+
+// auditQuery names only the conditions that are asked for, so that each has its index, and every index ends in the order of
+// the list. An actor is looked for by id and by name, one after the other, because an OR would have neither index.
+func auditQuery(f audit.Filter, before *place, most int) (sql string, args []any) {
+	arg := func(v any) string {
+		args = append(args, v)
+		return fmt.Sprintf("$%d", len(args))
+	}
+	conditions := []string{"true"}
+	if before != nil {
+		conditions = append(conditions, "(at, id) < ("+arg(before.at)+", "+arg(before.id)+")")
 	}
 	if f.Action != "" {
-		add("action = ?", f.Action)
+		conditions = append(conditions, "action = "+arg(f.Action))
 	}
 	if f.Resource != "" {
-		add("resource = ?", f.Resource)
+		conditions = append(conditions, "resource = "+arg(f.Resource))
 	}
 	if f.ResourceID != "" {
-		add("resource_id = ?", f.ResourceID)
+		conditions = append(conditions, "resource_id = "+arg(f.ResourceID))
 	}
 	if !f.From.IsZero() {
-		add("at >= ?", f.From)
+		conditions = append(conditions, "at >= "+arg(f.From))
 	}
 	if !f.To.IsZero() {
-		add("at < ?", f.To)
+		conditions = append(conditions, "at < "+arg(f.To))
 	}
-	return strings.Join(conditions, " AND "), args
+	newest := fmt.Sprintf(" ORDER BY at DESC, id DESC LIMIT %d", most)
+	branch := func(more string) string {
+		return `SELECT id, at, actor_kind, actor_id, actor_name, actor_address, request_id, action, resource, resource_id, diff
+			FROM audit_log WHERE ` + strings.Join(conditions, " AND ") + more + newest
+	}
+	if f.Actor == "" {
+		return branch(""), args
+	}
+	actor := arg(f.Actor)
+	byID, byName := branch(" AND actor_id = "+actor), branch(" AND actor_name = "+actor+" AND actor_id <> "+actor)
+	return "SELECT * FROM ((" + byID + ") UNION ALL (" + byName + ")) AS of_actor" + newest, args
 }
 
 func scanEntry(row pgx.CollectableRow) (audit.Entry, error) {

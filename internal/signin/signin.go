@@ -88,6 +88,30 @@ func (v *Verifier) Verify(token string) (who Administrator, expires time.Time, o
 	return Administrator{Actor: audit.Actor{Kind: "admin_token", ID: t.ID, Name: t.Name}, Role: t.Role}, t.ExpiresAt, true
 }
 
+// Refused says why Verify refused a token, for the audit log and nobody else, and the public id when there is such a token.
+func (v *Verifier) Refused(token string) (id, cause string) {
+	if token == "" {
+		return "", "no credential"
+	}
+	credential, err := tenants.ParseCredential(token)
+	switch {
+	case err != nil:
+		return "", "malformed token"
+	case credential.Kind != tenants.KindAdminToken:
+		return "", "not an admin token"
+	}
+	t, known := v.directory.Snapshot().AdminToken(credential.ID)
+	switch {
+	case !known:
+		return "", "unknown token"
+	case subtle.ConstantTimeCompare(t.Hash[:], credential.Hash[:]) != 1:
+		return t.ID, "wrong secret"
+	case !t.RevokedAt.IsZero():
+		return t.ID, "revoked token"
+	}
+	return t.ID, "expired token"
+}
+
 // Hash is the stored hash of the secret of an actor's token, on every replica the same; ok is false for a token that is not
 // known. It says nothing about whether the token may still be used.
 func (v *Verifier) Hash(kind, id string) (hash [sha256.Size]byte, ok bool) {

@@ -140,6 +140,8 @@ type Repository interface {
 	SetMode(ctx context.Context, a audit.Actor, m ratelimit.Mode) error
 
 	ListAudit(ctx context.Context, f audit.Filter, p Page) (List[audit.Entry], error)
+	// RecordRefusals writes entries about attempts that changed nothing; they raise no version.
+	RecordRefusals(ctx context.Context, entries []audit.Entry) error
 
 	// Idempotent runs change once per key: the first call stores its status and body with the request's hash, a repeat
 	// with the same hash gets them back, one with another hash gets ErrConflict. Rows live 24 h.

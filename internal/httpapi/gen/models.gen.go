@@ -170,6 +170,24 @@ func (e DeniedProblemError) Valid() bool {
 	}
 }
 
+// Defines values for ExportFormat.
+const (
+	Csv    ExportFormat = "csv"
+	Ndjson ExportFormat = "ndjson"
+)
+
+// Valid indicates whether the value is a known member of the ExportFormat enum.
+func (e ExportFormat) Valid() bool {
+	switch e {
+	case Csv:
+		return true
+	case Ndjson:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for FailureMode.
 const (
 	Closed FailureMode = "closed"
@@ -799,7 +817,7 @@ type AuditActor struct {
 	// Id Public id of the credential, if there was one.
 	Id string `json:"id"`
 
-	// Kind `admin_token`, `bootstrap`, `cli` or `system`.
+	// Kind `admin_token`, `bootstrap`, `cli`, `system` or `anonymous`.
 	//
 	// Example: admin_token
 	Kind      string `json:"kind"`
@@ -1039,6 +1057,9 @@ type Duration = string
 //
 // Example: sliding_window_log
 type EffectiveAlgorithm = string
+
+// ExportFormat defines model for ExportFormat.
+type ExportFormat string
 
 // FailureMode What holds when no store can decide: allow, 503, or a counter per replica.
 type FailureMode string
@@ -1631,6 +1652,30 @@ type ListAuditParams struct {
 
 	// Cursor `next_cursor` of the page before.
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Actor Id or name of whoever made the change.
+	Actor *string `form:"actor,omitempty" json:"actor,omitempty"`
+
+	// Action Such as `tenant.create`.
+	Action *string `form:"action,omitempty" json:"action,omitempty"`
+
+	// Resource Such as `tenant`.
+	Resource *string `form:"resource,omitempty" json:"resource,omitempty"`
+
+	// ResourceId Slug, name or public id.
+	ResourceId *string `form:"resource_id,omitempty" json:"resource_id,omitempty"`
+
+	// From Not before this time.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Before this time.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+}
+
+// ExportAuditParams defines parameters for ExportAudit.
+type ExportAuditParams struct {
+	// Format What a row is.
+	Format *ExportFormat `form:"format,omitempty" json:"format,omitempty"`
 
 	// Actor Id or name of whoever made the change.
 	Actor *string `form:"actor,omitempty" json:"actor,omitempty"`
