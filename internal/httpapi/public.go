@@ -27,6 +27,7 @@ type public struct {
 // loaded refuses decisions before the first configuration is there: everybody would be a stranger.
 func (p *public) loaded(c *gin.Context) {
 	if p.directory.Snapshot().Version == 0 {
+		c.Header("X-Pegel-Starting", "1") // tells it from a closed limit: clients may open for it
 		p.fail(c, refuse(problem.StoreUnavailable, "the configuration has not been loaded yet"))
 	}
 }
