@@ -26,9 +26,6 @@ func TestSettingsTable(t *testing.T) {
 	t.Parallel()
 	var want []string
 	for _, s := range app.Settings() {
-		if s.Later != "" {
-			continue
-		}
 		def := "none"
 		if s.Default != "" {
 			def = "`" + s.Default + "`"

@@ -41,7 +41,7 @@ serves, which forgets its counters at the end.`,
 	stateDir := cmd.Flags().String("state-dir", defaultStateDir, "where database, counters and keys are kept")
 	fresh := cmd.Flags().Bool("fresh", false, "delete the state first")
 	settings := addSettings(cmd, func(s app.Setting) bool {
-		return s.Later == "" && !ownedByDev(s.Env)
+		return !ownedByDev(s.Env)
 	})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		d := &dev{cmd: cmd, settings: settings, stateDir: *stateDir}

@@ -27,7 +27,7 @@ own services through by who they are, and keeps deciding when Redis is gone.`,
 	}
 	root.SetVersionTemplate("pegel {{.Version}}\n")
 	group(root)
-	root.AddCommand(serveCommand(), devCommand(), migrateCommand(), adminTokenCommand(), healthcheckCommand(), configCommand(), versionCommand())
+	root.AddCommand(serveCommand(), devCommand(), migrateCommand(), adminTokenCommand(), alertCommand(), healthcheckCommand(), configCommand(), versionCommand())
 	return root
 }
 
@@ -70,12 +70,6 @@ func addSettings(cmd *cobra.Command, keep func(app.Setting) bool) *settingFlags 
 		cmd.Flags().String(setting.Flag(), "", help)
 		if setting.Secret {
 			cmd.Flags().String(setting.Flag()+"-file", "", "read --"+setting.Flag()+" from this file")
-		}
-		if setting.Later != "" {
-			_ = cmd.Flags().MarkHidden(setting.Flag()) // the flag exists
-			if setting.Secret {
-				_ = cmd.Flags().MarkHidden(setting.Flag() + "-file")
-			}
 		}
 	}
 	return s

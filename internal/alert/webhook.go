@@ -46,21 +46,19 @@ func isLoopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// ParseHookSecret reads a key in the form of Standard Webhooks: whsec_ and base64 of 24 to 64 bytes. Any other text of at
-// least 24 characters is taken as it is.
+// ParseHookSecret reads a key as the libraries of Standard Webhooks do: base64 of 24 to 64 bytes, with or without whsec_ in
+// front. Text that is no base64 is taken as it is, unless it says that it were.
 func ParseHookSecret(s string) ([]byte, error) {
-	key := []byte(s)
-	if rest, ok := strings.CutPrefix(s, "whsec_"); ok {
-		var err error
-		if key, err = base64.StdEncoding.DecodeString(rest); err != nil {
-			return nil, errors.New("begins with whsec_ and is not base64 after it")
-		}
-		if len(key) > maxSecret {
-			return nil, fmt.Errorf("has more than %d bytes after whsec_", maxSecret)
-		}
+	rest, marked := strings.CutPrefix(s, "whsec_")
+	key, err := base64.StdEncoding.DecodeString(rest)
+	switch {
+	case err != nil && marked:
+		return nil, errors.New("begins with whsec_ and is not base64 after it")
+	case err != nil:
+		key = []byte(s)
 	}
-	if len(key) < minSecret {
-		return nil, fmt.Errorf("has %d bytes; at least %d (echo whsec_$(openssl rand -base64 32) makes one)", len(key), minSecret)
+	if len(key) < minSecret || len(key) > maxSecret {
+		return nil, fmt.Errorf("has %d bytes; must have %d to %d (echo whsec_$(openssl rand -base64 32) makes one)", len(key), minSecret, maxSecret)
 	}
 	return key, nil
 }

@@ -204,3 +204,15 @@ func spell(d time.Duration) string {
 	}
 	return ""
 }
+
+// Describe puts an incident into words as it is at a moment.
+func Describe(in *Incident, now time.Time) Words {
+	n := Notice{
+		Facts: in.Facts, Kind: in.Kind, Occasion: OnOpen, IncidentID: in.ID, Since: in.Since, OpenedAt: in.OpenedAt,
+		ResolvedAt: in.ResolvedAt, Made: now, Value: in.Value, Peak: in.Peak,
+	}
+	if !in.ResolvedAt.IsZero() {
+		n.Occasion, n.Made = OnResolve, in.ResolvedAt
+	}
+	return Tell(&n, "")
+}

@@ -44,11 +44,15 @@ type Config struct {
 	LogLevel  slog.Level
 	LogFormat string // "json", "text", or empty: by the output
 
-	// Alerts; always refused by Validate in this version.
-	SMTPURL            Secret
-	MailFrom, AlertTo  []string
-	AlertWebhookURL    Secret
-	AlertWebhookSecret Secret
+	// Alerts. Without SMTPURL nobody is mailed, without AlertWebhookURL nothing is posted; incidents are kept all the same.
+	SMTPURL               Secret
+	MailFrom, AlertTo     []string
+	AlertTenantContact    bool
+	AlertReminder         time.Duration // 0: none
+	AlertWebhookURL       Secret
+	AlertWebhookSecret    Secret
+	AlertWebhookAllowHTTP bool
+	DashboardURL          string // without a slash at its end; empty: not known
 
 	// Origins says where each setting's value comes from, by its Env: "flag", "env", the file's path or "default".
 	Origins map[string]string
@@ -130,7 +134,7 @@ func (c *Config) Validate() error {
 	if c.DatabaseURL == "" {
 		return ErrNoDatabase
 	}
-	for _, check := range []func() error{c.checkProxy, c.checkListeners, c.checkTLS, c.checkTrust} {
+	for _, check := range []func() error{c.checkProxy, c.checkListeners, c.checkTLS, c.checkTrust, c.checkAlerts} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -111,9 +111,6 @@ func (c *Config) set(s *Setting, value string) error {
 	if err := s.parse(c, value); err != nil {
 		return &SettingError{Name: s.Env, Reason: err.Error()}
 	}
-	if s.Later != "" {
-		return settingErrorf(s.Env, "%s; remove the setting", s.Later)
-	}
 	if !s.Secret {
 		c.values[s.Env] = value
 	}

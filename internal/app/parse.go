@@ -48,14 +48,6 @@ func upstreamURL(dst **url.URL, v string) error {
 	return nil
 }
 
-func webhookURL(dst *Secret, v string) error {
-	if _, err := webURL(v); err != nil {
-		return err
-	}
-	*dst = Secret(v)
-	return nil
-}
-
 func webURL(v string) (*url.URL, error) {
 	u, err := url.Parse(v)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" {
@@ -86,15 +78,6 @@ func redisURL(dst *Secret, v string) error {
 	}
 	if err := probe.Close(); err != nil {
 		return fmt.Errorf("cannot be used: %w", err)
-	}
-	*dst = Secret(v)
-	return nil
-}
-
-func smtpURL(dst *Secret, v string) error {
-	u, err := url.Parse(v)
-	if err != nil || (u.Scheme != "smtp" && u.Scheme != "smtps") || u.Hostname() == "" {
-		return errors.New("is not an smtp:// or smtps:// URL with a host")
 	}
 	*dst = Secret(v)
 	return nil

@@ -18,8 +18,6 @@ type Setting struct {
 	Help string
 	// Secret values are never shown. A *_FILE variant of the name reads the value from a file.
 	Secret bool
-	// Later settings belong to a part that this version does not have: they are checked, and then refused.
-	Later string
 
 	parse func(c *Config, value string) error
 }
@@ -34,14 +32,9 @@ const (
 	fileSuffix = "_FILE"
 )
 
-// What later versions serve; named in the refusal.
-const (
-	laterAlerts = "alerts are not part of this version"
-)
-
 // Settings is the whole table, in the order --help shows it. It is a copy.
 func Settings() []Setting {
-	return append(listenerSettings(), append(storeSettings(), serviceSettings()...)...)
+	return append(listenerSettings(), append(storeSettings(), append(serviceSettings(), alertSettings()...)...)...)
 }
 
 func listenerSettings() []Setting {
@@ -185,31 +178,6 @@ func serviceSettings() []Setting {
 			Env: "PEGEL_LOG_FORMAT", Kind: "json or text",
 			Help:  "default: text on a terminal, otherwise json",
 			parse: func(c *Config, v string) error { return oneOf(&c.LogFormat, v, "json", "text") },
-		},
-		{
-			Env: "PEGEL_SMTP_URL", Kind: "smtp(s):// URL", Secret: true, Later: laterAlerts,
-			Help:  "mail server for alerts",
-			parse: func(c *Config, v string) error { return smtpURL(&c.SMTPURL, v) },
-		},
-		{
-			Env: "PEGEL_MAIL_FROM", Kind: "mail address", Later: laterAlerts,
-			Help:  "sender of alerts",
-			parse: func(c *Config, v string) error { return mailAddresses(&c.MailFrom, v, 1) },
-		},
-		{
-			Env: "PEGEL_ALERT_TO", Kind: "mail addresses, comma-separated", Later: laterAlerts,
-			Help:  "recipients of alerts",
-			parse: func(c *Config, v string) error { return mailAddresses(&c.AlertTo, v, maxRecipients) },
-		},
-		{
-			Env: "PEGEL_ALERT_WEBHOOK_URL", Kind: "http(s) URL", Secret: true, Later: laterAlerts,
-			Help:  "where alerts are posted",
-			parse: func(c *Config, v string) error { return webhookURL(&c.AlertWebhookURL, v) },
-		},
-		{
-			Env: "PEGEL_ALERT_WEBHOOK_SECRET", Kind: "text", Secret: true, Later: laterAlerts,
-			Help:  "signs alerts",
-			parse: func(c *Config, v string) error { c.AlertWebhookSecret = Secret(v); return nil },
 		},
 	}
 }
