@@ -221,12 +221,44 @@ func TestALossNobodySawIsToppedUp(t *testing.T) {
 // Guarantee: however often Redis comes and goes, with nothing in it each time, a budget is exceeded by no more than what is in
 // flight and unmirrored at each switch; callers see no error, and each transition is one line.
 func TestRedisComesAndGoes(t *testing.T) {
-	f := newFleet(t, 3)
-	l := f.budget(12_000, time.Hour)
 	rounds := 3
 	if testing.Short() {
 		rounds = 1
 	}
+	comesAndGoes(t, 12_000, func(f *fleet, decided func(int64)) int {
+		for range rounds {
+			decided(1000)
+			require.NoError(t, f.redis.Kill())
+			f.come(ratelimit.SourcePostgres)
+			decided(1000)
+			require.NoError(t, f.redis.Start())
+			f.come(ratelimit.SourceRedis)
+		}
+		return rounds
+	})
+}
+
+// The same with Redis gone and back every 3 s for two minutes, whoever decides by then.
+func TestSoakRedisToggled(t *testing.T) {
+	rounds := int(min(testenv.Soak(t), 2*time.Minute) / (6 * time.Second))
+	comesAndGoes(t, 250_000, func(f *fleet, _ func(int64)) int {
+		for range rounds {
+			require.NoError(t, f.redis.Kill())
+			time.Sleep(3 * time.Second)
+			require.NoError(t, f.redis.Start())
+			time.Sleep(3 * time.Second)
+		}
+		f.come(ratelimit.SourceRedis)
+		return rounds
+	})
+}
+
+// comesAndGoes lets three replicas decide 500 times a second each while play takes Redis away and brings it back, so many times;
+// decided waits for so many more decisions. No caller sees an error, and what is admitted in all stays within the bound.
+func comesAndGoes(t *testing.T, budget int64, play func(f *fleet, decided func(int64)) int) {
+	t.Helper()
+	f := newFleet(t, 3)
+	l := f.budget(budget, time.Hour)
 	var decided, admitted atomic.Int64
 	stop := make(chan struct{})
 	var load sync.WaitGroup
@@ -250,21 +282,15 @@ func TestRedisComesAndGoes(t *testing.T) {
 			}
 		})
 	}
-	reaches := func(n *atomic.Int64, least int64) {
-		require.Eventually(t, func() bool { return n.Load() >= least }, time.Minute, 10*time.Millisecond)
+	more := func(n int64) {
+		least := decided.Load() + n
+		require.Eventually(t, func() bool { return decided.Load() >= least }, time.Minute, 10*time.Millisecond)
 	}
-	for range rounds {
-		reaches(&decided, decided.Load()+1000)
-		require.NoError(t, f.redis.Kill())
-		f.come(ratelimit.SourcePostgres)
-		reaches(&decided, decided.Load()+1000)
-		require.NoError(t, f.redis.Start())
-		f.come(ratelimit.SourceRedis)
-	}
+	rounds := play(f, more)
 	require.Less(t, admitted.Load(), l.Quota, "there was something to lose all along")
 	for full := false; !full; {
 		before := admitted.Load()
-		reaches(&decided, decided.Load()+300)
+		more(300)
 		full = admitted.Load() == before
 	}
 	close(stop)
