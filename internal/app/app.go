@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/pegel-dev/pegel/internal/alert"
+	"github.com/pegel-dev/pegel/internal/audit"
 	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/envoyrls"
 	"github.com/pegel-dev/pegel/internal/httpapi"
@@ -59,6 +60,7 @@ type App struct {
 	directory  *tenants.Directory
 	repository *postgres.Repository
 	lastUsed   *tenants.LastUsed
+	refusals   *audit.Refusals
 	poller     *tenants.Poller
 	usage      *usage.Aggregator
 	alerts     *alert.Service
@@ -108,6 +110,7 @@ func (a *App) openStores(ctx context.Context) error {
 	}
 	a.repository = postgres.NewRepository(a.pool)
 	a.lastUsed = tenants.NewLastUsed(a.repository, 0, a.log)
+	a.refusals = audit.NewRefusals(a.repository.RecordRefusals, a.now, a.log)
 	a.poller = tenants.NewPoller(a.directory, a.repository, tenants.PollerOptions{
 		Clock: a.now, Log: a.log, OnBroken: countBroken(a.metrics),
 	})
@@ -171,7 +174,7 @@ func (a *App) openPublic(ctx context.Context, common httpapi.Common, holder *dec
 func (a *App) openAdmin(ctx context.Context, common httpapi.Common, cert *certificate) error {
 	admins := signin.New(signin.Config{Directory: a.directory, Now: a.now, Bootstrap: string(a.cfg.AdminToken), Used: a.lastUsed.Note})
 	h, err := httpapi.NewAdmin(httpapi.AdminConfig{ //nolint:contextcheck // handlers take their request's
-		Common: common, Repository: a.repository, Usage: a.usage, SignIn: admins, Mode: ratelimit.Mode(a.cfg.Mode),
+		Common: common, Repository: a.repository, Usage: a.usage, SignIn: admins, Refused: a.refusals.Note, Mode: ratelimit.Mode(a.cfg.Mode),
 		Random: rand.Reader, Changed: a.ownChange,
 		Metrics: promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}),
 	})

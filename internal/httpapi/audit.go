@@ -24,19 +24,16 @@ func (a *admin) ListAudit(c *gin.Context, params gen.ListAuditParams) {
 // ExportAudit is GET /admin/audit/export.
 func (a *admin) ExportAudit(c *gin.Context, params gen.ExportAuditParams) {
 	filter := auditFilter(params)
-	format := "ndjson"
-	if params.Format != nil {
-		format = string(*params.Format)
-	}
-	stream(a, c, &export[audit.Entry]{
-		name: "pegel-audit", format: format,
-		next: func(ctx context.Context, p tenants.Page) (tenants.List[audit.Entry], error) {
+	stream := &export[audit.Entry]{
+		name: "pegel-audit",
+		page: func(ctx context.Context, p tenants.Page) (tenants.List[audit.Entry], error) {
 			return a.repository.ListAudit(ctx, filter, p)
 		},
-		object:  func(e *audit.Entry) any { return showEntry(e) },
+		show:    func(e *audit.Entry) any { return showEntry(e) },
 		columns: []string{"id", "time", "actor_kind", "actor_id", "actor_name", "actor_address", "request_id", "action", "resource", "resource_id", "diff"},
 		cells:   entryCells,
-	})
+	}
+	stream.send(a, c, string(orZero(params.Format)))
 }
 
 func auditFilter(p gen.ExportAuditParams) audit.Filter { //nolint:gocritic // a handful of pointers

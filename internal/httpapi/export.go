@@ -1,11 +1,10 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/csv"
 	"encoding/json"
-	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -17,112 +16,103 @@ import (
 )
 
 const (
-	// exportPage is how many rows an export reads and holds at a time.
-	exportPage = 500
-	// exportStall is how long a client may take over one page before it is given up.
-	exportStall = 30 * time.Second
+	// exportPage is how many rows an export reads at a time: no transaction stays open while a client reads slowly.
+	exportPage = 2_000
+	// exportPatience is how long a client may take to read a page before it is given up.
+	exportPatience = time.Minute
 )
 
-// export is a list as a stream, in NDJSON or CSV.
+// The forms of an export.
+const (
+	formatCSV   = "csv"
+	mediaNDJSON = "application/x-ndjson"
+	mediaCSV    = "text/csv; charset=utf-8"
+)
+
+// export is a list as a stream.
 type export[T any] struct {
-	name, format string
-	// next reads a page.
-	next func(ctx context.Context, p tenants.Page) (tenants.List[T], error)
-	// object is a row of NDJSON; columns and cells are the header and a row of CSV.
-	object  func(*T) any
+	// name of the file.
+	name string
+	// page reads a page of the list.
+	page func(ctx context.Context, p tenants.Page) (tenants.List[T], error)
+	// show is an item as a line of NDJSON.
+	show func(*T) any
+	// columns and cells are an item as a line of CSV.
 	columns []string
 	cells   func(*T) []string
 }
 
-// stream answers an export page by page: no connection to the store is held while the client reads, and no more than a page is in
-// memory. An error before the first byte is a problem as always; one after it cuts the connection, so that nobody takes a part for
-// the whole.
-func stream[T any](a *admin, c *gin.Context, e *export[T]) {
+// send streams the list as NDJSON, or as CSV when format says so. What fails before the first line is a problem. What fails later
+// cuts the connection without the stream's end, so that nobody takes a part for the whole.
+func (e *export[T]) send(a *admin, c *gin.Context, format string) {
 	ctx := c.Request.Context()
-	page, err := e.next(ctx, tenants.Page{Limit: exportPage})
+	list, err := e.page(ctx, tenants.Page{Limit: exportPage})
 	if err != nil {
 		a.fail(c, err)
 		return
 	}
-	c.Header("Content-Type", map[string]string{"csv": "text/csv; charset=utf-8; header=present"}[e.format])
-	if e.format != "csv" {
-		c.Header("Content-Type", "application/x-ndjson")
+	write, flush := e.ndjson(c.Writer)
+	media, ending := mediaNDJSON, "ndjson"
+	if format == formatCSV {
+		write, flush = e.csv(c.Writer)
+		media, ending = mediaCSV, formatCSV
 	}
-	c.Header("Content-Disposition", `attachment; filename="`+e.name+"."+e.format+`"`)
+	c.Header("Content-Type", media)
+	c.Header("Content-Disposition", `attachment; filename="`+e.name+"."+ending+`"`)
 	c.Writer.WriteHeader(http.StatusOK)
-	control := http.NewResponseController(c.Writer)
-	defer func() { _ = control.SetWriteDeadline(time.Time{}) }() // the connection may carry other requests
-	var chunk bytes.Buffer
-	for first := true; ; first = false {
-		if err := e.encode(&chunk, page.Items, first); err != nil {
-			a.cut(c, err)
-		}
-		_ = control.SetWriteDeadline(a.now().Add(exportStall)) // without deadlines the server's own bounds hold
-		if _, err := c.Writer.Write(chunk.Bytes()); err != nil {
-			a.cut(c, err)
-		}
-		c.Writer.Flush()
-		if page.Next == "" || asksHead(c.Request) {
-			return
-		}
-		chunk.Reset()
-		if page, err = e.next(ctx, tenants.Page{Limit: exportPage, Cursor: page.Next}); err != nil {
-			a.cut(c, err)
-		}
-	}
-}
-
-// cut ends an answer that has begun and cannot be finished.
-func (a *admin) cut(c *gin.Context, err error) {
-	level := slog.LevelWarn
-	if c.Request.Context().Err() != nil {
-		level = slog.LevelDebug // the client left
-	}
-	a.log.LogAttrs(c.Request.Context(), level, "export was cut off",
-		slog.String("request_id", requestID(c)), slog.String("route", c.FullPath()), slog.Any("error", err))
-	panic(http.ErrAbortHandler)
-}
-
-// encode writes rows; first is true for the page that CSV's header goes before.
-func (e *export[T]) encode(chunk *bytes.Buffer, rows []T, first bool) error {
-	if e.format != "csv" {
-		encoder := json.NewEncoder(chunk)
-		for i := range rows {
-			if err := encoder.Encode(e.object(&rows[i])); err != nil {
-				return fmt.Errorf("encode a row: %w", err)
+	connection := http.NewResponseController(c.Writer)
+	defer func() { _ = connection.SetWriteDeadline(time.Time{}) }() // the connection may carry other requests
+	for {
+		_ = connection.SetWriteDeadline(a.now().Add(exportPatience)) // a writer without deadlines belongs to a test
+		for i := range list.Items {
+			if err = write(&list.Items[i]); err != nil {
+				break
 			}
 		}
-		return nil
-	}
-	w := csv.NewWriter(chunk)
-	if first {
-		_ = w.Write(e.columns) // a buffer takes everything
-	}
-	for i := range rows {
-		cells := e.cells(&rows[i])
-		for j := range cells {
-			cells[j] = inertCell(cells[j])
+		if err == nil {
+			err = flush()
 		}
-		_ = w.Write(cells)
+		if err == nil && (list.Next == "" || asksHead(c.Request)) {
+			return
+		}
+		if err == nil {
+			list, err = e.page(ctx, tenants.Page{Cursor: list.Next, Limit: exportPage})
+		}
+		if err != nil {
+			level := slog.LevelWarn
+			if ctx.Err() != nil {
+				level = slog.LevelDebug // the client left
+			}
+			a.log.LogAttrs(ctx, level, "an export was cut", slog.String("request_id", requestID(c)), slog.String("export", e.name), slog.Any("error", err))
+			panic(http.ErrAbortHandler)
+		}
 	}
-	w.Flush()
-	return nil
 }
 
-// inertCell keeps spreadsheets from running a cell as a formula: one that begins like a formula gets an apostrophe in front, which
-// they take for the mark of a text. Leading white space does not hide a formula from them.
-func inertCell(cell string) string {
-	bare := strings.TrimLeft(cell, " \t\r\n\v\f\u00a0\ufeff")
-	if len(bare) != len(cell) && bare == "" {
-		return cell
-	}
-	for _, sign := range []string{"=", "+", "-", "@", "＝", "＋", "－", "＠"} {
-		if strings.HasPrefix(bare, sign) {
-			return "'" + cell
+func (e *export[T]) ndjson(w io.Writer) (write func(*T) error, flush func() error) {
+	encoder := json.NewEncoder(w)
+	return func(item *T) error { return encoder.Encode(e.show(item)) }, func() error { return nil }
+}
+
+func (e *export[T]) csv(w io.Writer) (write func(*T) error, flush func() error) {
+	writer := csv.NewWriter(w)
+	_ = writer.Write(e.columns) // its error stays with the writer
+	write = func(item *T) error {
+		cells := e.cells(item)
+		for i := range cells {
+			cells[i] = csvCell(cells[i])
 		}
+		return writer.Write(cells)
 	}
-	if strings.HasPrefix(cell, "\t") || strings.HasPrefix(cell, "\r") || strings.HasPrefix(cell, "\n") {
-		return "'" + cell
+	return write, func() error { writer.Flush(); return writer.Error() }
+}
+
+// csvCell keeps a text from being a formula in the spreadsheet that opens it: a client chooses many of these texts. White space in
+// front does not hide a formula from a spreadsheet.
+func csvCell(s string) string {
+	bare := strings.TrimLeft(s, " \t\r\n\v\f\u00a0\ufeff")
+	if s != "" && strings.IndexByte("\t\r\n", s[0]) >= 0 || strings.IndexAny(bare, "=+-@＝＋－＠") == 0 {
+		return "'" + s
 	}
-	return cell
+	return s
 }
