@@ -19,6 +19,7 @@ import (
 	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/envoyrls"
 	"github.com/pegel-dev/pegel/internal/httpapi"
+	"github.com/pegel-dev/pegel/internal/journal"
 	"github.com/pegel-dev/pegel/internal/postgres"
 	"github.com/pegel-dev/pegel/internal/proxy"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
@@ -63,6 +64,8 @@ type App struct {
 	refusals   *audit.Refusals
 	poller     *tenants.Poller
 	usage      *usage.Aggregator
+	journal    *journal.Journal
+	recorded   *postgres.Journal // what the journal wrote, on every replica
 	alerts     *alert.Service
 	metrics    *prometheus.Registry
 	health     *health
@@ -118,7 +121,8 @@ func (a *App) openStores(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.health = &health{name: a.name, stores: a.stores}
+	a.openJournal()
+	a.health = &health{name: a.name, stores: a.stores, journal: a.journal}
 	return a.openAlerts()
 }
 
@@ -138,7 +142,7 @@ func (a *App) openListeners(ctx context.Context) error {
 		return &SettingError{Name: "PEGEL_CLIENT_IP_HEADER", Reason: err.Error()}
 	}
 	engine := decision.New(decision.Config{
-		Store: a.stores.denials, Directory: a.directory, Recorder: newCountedRecorder(a.usage, a.metrics), Used: a.lastUsed.Note,
+		Store: a.stores.denials, Directory: a.directory, Recorder: newCountedRecorder(a.usage, a.metrics), Observer: a.journal, Used: a.lastUsed.Note,
 		Now: a.now, Mode: ratelimit.Mode(a.cfg.Mode), IPv6Prefix: a.cfg.IPv6Prefix, Log: a.log,
 	})
 	holder := decision.NewHolder(a.cfg.HeldPerTenant, a.cfg.HeldTotal, nil)

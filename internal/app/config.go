@@ -41,6 +41,11 @@ type Config struct {
 
 	DrainPause, DrainTimeout time.Duration
 
+	// What is kept of decisions: see journalSettings.
+	RequestLogRetention time.Duration
+	RequestLogAnonymous string // a tenants.RequestLog
+	SampleAllowed       int    // 0: none
+
 	LogLevel  slog.Level
 	LogFormat string // "json", "text", or empty: by the output
 

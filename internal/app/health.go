@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pegel-dev/pegel/internal/httpapi"
+	"github.com/pegel-dev/pegel/internal/journal"
 	"github.com/pegel-dev/pegel/internal/problem"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/tenants"
@@ -34,9 +35,10 @@ const retryWhileStarting = 1
 
 // health knows how the replica and its stores do. It asks no store: it reports what others found.
 type health struct {
-	name   string
-	stores *stores
-	phase  atomic.Int32
+	name    string
+	stores  *stores
+	journal *journal.Journal
+	phase   atomic.Int32
 }
 
 // serve says that the configuration is loaded; a replica that is told to stop meanwhile keeps draining.
@@ -52,6 +54,9 @@ func (h *health) postgres() string         { return h.stores.postgresHealth() }
 // outage.
 func (h *health) Readiness() httpapi.Readiness {
 	r := httpapi.Readiness{Source: h.source(), Redis: h.redis(), Postgres: h.postgres(), Warnings: h.stores.warnings()}
+	if h.journal.Stats().Failing {
+		r.Warnings = append(r.Warnings, unwrittenWarning)
+	}
 	switch phase(h.phase.Load()) {
 	case starting:
 		r.Status = "starting"

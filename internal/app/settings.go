@@ -34,7 +34,7 @@ const (
 
 // Settings is the whole table, in the order --help shows it. It is a copy.
 func Settings() []Setting {
-	return append(listenerSettings(), append(storeSettings(), append(serviceSettings(), alertSettings()...)...)...)
+	return append(listenerSettings(), append(storeSettings(), append(serviceSettings(), append(journalSettings(), alertSettings()...)...)...)...)
 }
 
 func listenerSettings() []Setting {

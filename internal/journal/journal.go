@@ -45,6 +45,7 @@ type Journal struct {
 	// dropped and written are for Stats.
 	dropped, written tally
 	waiting          atomic.Int64
+	failing          atomic.Bool
 
 	run runState
 }
@@ -131,6 +132,8 @@ func watched(d *decision.Decision) bool {
 
 // Stats is what a journal has done since it was made.
 type Stats struct {
+	// Failing: the last write did not succeed.
+	Failing bool
 	// Waiting is how many rows and explanations wait to be written.
 	Waiting int64
 	// Written and dropped, in rows of the request log and in explanations.
@@ -141,7 +144,7 @@ type Stats struct {
 // Stats reads the numbers.
 func (j *Journal) Stats() Stats {
 	return Stats{
-		Waiting:         j.waiting.Load(),
+		Failing: j.failing.Load(), Waiting: j.waiting.Load(),
 		WrittenRequests: j.written.requests.Load(), WrittenDecisions: j.written.decisions.Load(),
 		DroppedRequests: j.dropped.requests.Load() + j.lost.requests.Load(), DroppedDecisions: j.dropped.decisions.Load() + j.lost.decisions.Load(),
 	}

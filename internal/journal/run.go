@@ -156,6 +156,7 @@ func (j *Journal) settle(ctx context.Context, err error) {
 	r := &j.run
 	r.writing = false
 	b := r.batch
+	j.failing.Store(err != nil)
 	if err == nil {
 		if r.failed > 0 {
 			j.cfg.Log.InfoContext(ctx, "the journal is written again", slog.Int("requests_waiting", len(r.pending.requests)), slog.Int64("requests_dropped", r.pending.gap.Requests))
