@@ -11,6 +11,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/pegel-dev/pegel/internal/alert"
 	"github.com/pegel-dev/pegel/internal/audit"
 	"github.com/pegel-dev/pegel/internal/httpapi/gen"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
@@ -26,6 +27,7 @@ type admin struct {
 	engine     Engine
 	directory  *tenants.Directory
 	repository tenants.Repository
+	incidents  alert.Incidents
 	usage      UsageView
 	health     Health
 	mode       ratelimit.Mode

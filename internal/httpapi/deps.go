@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/pegel-dev/pegel/internal/alert"
 	"github.com/pegel-dev/pegel/internal/audit"
 	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
@@ -102,7 +103,9 @@ type AdminConfig struct {
 	Common
 
 	Repository tenants.Repository
-	Usage      UsageView
+	// Incidents are what alerts found (*postgres.Repository).
+	Incidents alert.Incidents
+	Usage     UsageView
 	// SignIn knows the administrators.
 	SignIn *signin.Verifier
 	// Refused is told of refused attempts, for the audit log ((*audit.Refusals).Note); nil: nobody is.

@@ -11,6 +11,69 @@ import (
 	openapi_types "github.com/oapi-codegen/runtime/types"
 )
 
+// Defines values for AlertDeliveryChannel.
+const (
+	Contact AlertDeliveryChannel = "contact"
+	Mail    AlertDeliveryChannel = "mail"
+	Webhook AlertDeliveryChannel = "webhook"
+)
+
+// Valid indicates whether the value is a known member of the AlertDeliveryChannel enum.
+func (e AlertDeliveryChannel) Valid() bool {
+	switch e {
+	case Contact:
+		return true
+	case Mail:
+		return true
+	case Webhook:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for AlertDeliveryOccasion.
+const (
+	AlertDeliveryOccasionOpened   AlertDeliveryOccasion = "opened"
+	AlertDeliveryOccasionReminder AlertDeliveryOccasion = "reminder"
+	AlertDeliveryOccasionResolved AlertDeliveryOccasion = "resolved"
+)
+
+// Valid indicates whether the value is a known member of the AlertDeliveryOccasion enum.
+func (e AlertDeliveryOccasion) Valid() bool {
+	switch e {
+	case AlertDeliveryOccasionOpened:
+		return true
+	case AlertDeliveryOccasionReminder:
+		return true
+	case AlertDeliveryOccasionResolved:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for AlertDeliveryStatus.
+const (
+	Failed  AlertDeliveryStatus = "failed"
+	Pending AlertDeliveryStatus = "pending"
+	Sent    AlertDeliveryStatus = "sent"
+)
+
+// Valid indicates whether the value is a known member of the AlertDeliveryStatus enum.
+func (e AlertDeliveryStatus) Valid() bool {
+	switch e {
+	case Failed:
+		return true
+	case Pending:
+		return true
+	case Sent:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Algorithm.
 const (
 	FixedWindow          Algorithm = "fixed_window"
@@ -190,19 +253,70 @@ func (e ExportFormat) Valid() bool {
 
 // Defines values for FailureMode.
 const (
-	Closed FailureMode = "closed"
-	Local  FailureMode = "local"
-	Open   FailureMode = "open"
+	FailureModeClosed FailureMode = "closed"
+	FailureModeLocal  FailureMode = "local"
+	FailureModeOpen   FailureMode = "open"
 )
 
 // Valid indicates whether the value is a known member of the FailureMode enum.
 func (e FailureMode) Valid() bool {
 	switch e {
-	case Closed:
+	case FailureModeClosed:
 		return true
-	case Local:
+	case FailureModeLocal:
 		return true
-	case Open:
+	case FailureModeOpen:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for IncidentKind.
+const (
+	ForgedTokens        IncidentKind = "forged_tokens"
+	ReplicasDisagree    IncidentKind = "replicas_disagree"
+	RequestLogDrops     IncidentKind = "request_log_drops"
+	ServiceTokenRefused IncidentKind = "service_token_refused"
+	StoreDown           IncidentKind = "store_down"
+	TenantHigh          IncidentKind = "tenant_high"
+)
+
+// Valid indicates whether the value is a known member of the IncidentKind enum.
+func (e IncidentKind) Valid() bool {
+	switch e {
+	case ForgedTokens:
+		return true
+	case ReplicasDisagree:
+		return true
+	case RequestLogDrops:
+		return true
+	case ServiceTokenRefused:
+		return true
+	case StoreDown:
+		return true
+	case TenantHigh:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for IncidentStatus.
+const (
+	IncidentStatusAcknowledged IncidentStatus = "acknowledged"
+	IncidentStatusOpen         IncidentStatus = "open"
+	IncidentStatusResolved     IncidentStatus = "resolved"
+)
+
+// Valid indicates whether the value is a known member of the IncidentStatus enum.
+func (e IncidentStatus) Valid() bool {
+	switch e {
+	case IncidentStatusAcknowledged:
+		return true
+	case IncidentStatusOpen:
+		return true
+	case IncidentStatusResolved:
 		return true
 	default:
 		return false
@@ -778,6 +892,28 @@ type Alert struct {
 	For Duration `json:"for"`
 }
 
+// AlertDelivery defines model for AlertDelivery.
+type AlertDelivery struct {
+	// At When it was sent or given up; while pending, the next attempt.
+	At       time.Time            `json:"at"`
+	Attempts int                  `json:"attempts"`
+	Channel  AlertDeliveryChannel `json:"channel"`
+
+	// Error Why the last attempt failed; empty without one.
+	Error    string                `json:"error"`
+	Occasion AlertDeliveryOccasion `json:"occasion"`
+	Status   AlertDeliveryStatus   `json:"status"`
+}
+
+// AlertDeliveryChannel defines model for AlertDelivery.Channel.
+type AlertDeliveryChannel string
+
+// AlertDeliveryOccasion defines model for AlertDelivery.Occasion.
+type AlertDeliveryOccasion string
+
+// AlertDeliveryStatus defines model for AlertDelivery.Status.
+type AlertDeliveryStatus string
+
 // Algorithm defines model for Algorithm.
 type Algorithm string
 
@@ -1075,6 +1211,64 @@ type FieldError struct {
 
 // Identifier 1…256 bytes of UTF-8 without NUL, otherwise any text; not normalised.
 type Identifier = string
+
+// Incident defines model for Incident.
+type Incident struct {
+	AcknowledgedAt *time.Time `json:"acknowledged_at"`
+	AcknowledgedBy string     `json:"acknowledged_by"`
+
+	// Deliveries Its messages, oldest first, at most the last 50.
+	Deliveries []AlertDelivery `json:"deliveries"`
+	Detail     string          `json:"detail"`
+	Id         int64           `json:"id"`
+
+	// Kind `tenant_high`: a tenant has been at or above its plan's `alert.at` of a limit for `alert.for` · `store_down`: a replica does not
+	// reach Redis or Postgres · `replicas_disagree`: replicas decide by different stores · `request_log_drops`: rows of the request log were
+	// lost · `service_token_refused`: an internal service was refused for its address · `forged_tokens`: many credentials that are not valid.
+	Kind IncidentKind `json:"kind"`
+
+	// LimitName Empty when it is about none.
+	LimitName string `json:"limit_name"`
+
+	// Meaning What it means and what to do.
+	Meaning string `json:"meaning"`
+
+	// Name Of the store or the service token; otherwise empty.
+	Name string `json:"name"`
+
+	// OpenedAt When it had lasted long enough.
+	OpenedAt        time.Time `json:"opened_at"`
+	PeakUtilization float64   `json:"peak_utilization"`
+	Reminders       int       `json:"reminders"`
+
+	// Replicas What each replica saw, for what is about stores.
+	Replicas   []string   `json:"replicas"`
+	ResolvedAt *time.Time `json:"resolved_at"`
+
+	// Since When it began.
+	Since  time.Time      `json:"since"`
+	Status IncidentStatus `json:"status"`
+
+	// Summary Who and what, in one line.
+	Summary string `json:"summary"`
+
+	// Tenant Slug; empty when it is about none.
+	Tenant string `json:"tenant"`
+
+	// Threshold The utilization that opened it; 0 for what is no level.
+	Threshold float64 `json:"threshold"`
+
+	// Utilization As it was last seen.
+	Utilization float64 `json:"utilization"`
+}
+
+// IncidentKind `tenant_high`: a tenant has been at or above its plan's `alert.at` of a limit for `alert.for` · `store_down`: a replica does not
+// reach Redis or Postgres · `replicas_disagree`: replicas decide by different stores · `request_log_drops`: rows of the request log were
+// lost · `service_token_refused`: an internal service was refused for its address · `forged_tokens`: many credentials that are not valid.
+type IncidentKind string
+
+// IncidentStatus defines model for IncidentStatus.
+type IncidentStatus string
 
 // KeyCreate defines model for KeyCreate.
 type KeyCreate struct {
@@ -1561,6 +1755,9 @@ type IfMatch = string
 // IfNoneMatch defines model for IfNoneMatch.
 type IfNoneMatch string
 
+// IncidentId defines model for IncidentId.
+type IncidentId = int64
+
 // NetworkId defines model for NetworkId.
 type NetworkId = int64
 
@@ -1641,6 +1838,36 @@ type ListAdminTokensParams struct {
 
 // CreateAdminTokenParams defines parameters for CreateAdminToken.
 type CreateAdminTokenParams struct {
+	// IdempotencyKey Repeating a request with the same key and body within 24 h answers what the first one did, without its secret; another body is a 409.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListAlertsParams defines parameters for ListAlerts.
+type ListAlertsParams struct {
+	// Limit Items in a page.
+	Limit *PageLimit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Status `open` includes acknowledged ones.
+	Status *IncidentStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// Kind Incidents of this kind.
+	Kind *IncidentKind `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Tenant Incidents of this tenant.
+	Tenant *Slug `form:"tenant,omitempty" json:"tenant,omitempty"`
+
+	// From Opened not before this time.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Opened before this time.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+}
+
+// AckAlertParams defines parameters for AckAlert.
+type AckAlertParams struct {
 	// IdempotencyKey Repeating a request with the same key and body within 24 h answers what the first one did, without its secret; another body is a 409.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
