@@ -11,6 +11,69 @@ import (
 	openapi_types "github.com/oapi-codegen/runtime/types"
 )
 
+// Defines values for AlertDeliveryChannel.
+const (
+	Contact AlertDeliveryChannel = "contact"
+	Mail    AlertDeliveryChannel = "mail"
+	Webhook AlertDeliveryChannel = "webhook"
+)
+
+// Valid indicates whether the value is a known member of the AlertDeliveryChannel enum.
+func (e AlertDeliveryChannel) Valid() bool {
+	switch e {
+	case Contact:
+		return true
+	case Mail:
+		return true
+	case Webhook:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for AlertDeliveryOccasion.
+const (
+	AlertDeliveryOccasionOpened   AlertDeliveryOccasion = "opened"
+	AlertDeliveryOccasionReminder AlertDeliveryOccasion = "reminder"
+	AlertDeliveryOccasionResolved AlertDeliveryOccasion = "resolved"
+)
+
+// Valid indicates whether the value is a known member of the AlertDeliveryOccasion enum.
+func (e AlertDeliveryOccasion) Valid() bool {
+	switch e {
+	case AlertDeliveryOccasionOpened:
+		return true
+	case AlertDeliveryOccasionReminder:
+		return true
+	case AlertDeliveryOccasionResolved:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for AlertDeliveryStatus.
+const (
+	Failed  AlertDeliveryStatus = "failed"
+	Pending AlertDeliveryStatus = "pending"
+	Sent    AlertDeliveryStatus = "sent"
+)
+
+// Valid indicates whether the value is a known member of the AlertDeliveryStatus enum.
+func (e AlertDeliveryStatus) Valid() bool {
+	switch e {
+	case Failed:
+		return true
+	case Pending:
+		return true
+	case Sent:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Algorithm.
 const (
 	FixedWindow          Algorithm = "fixed_window"
@@ -170,21 +233,120 @@ func (e DeniedProblemError) Valid() bool {
 	}
 }
 
+// Defines values for Door.
+const (
+	DoorAdmin Door = "admin"
+	DoorAuthz Door = "authz"
+	DoorCheck Door = "check"
+	DoorEnvoy Door = "envoy"
+	DoorPing  Door = "ping"
+	DoorProxy Door = "proxy"
+)
+
+// Valid indicates whether the value is a known member of the Door enum.
+func (e Door) Valid() bool {
+	switch e {
+	case DoorAdmin:
+		return true
+	case DoorAuthz:
+		return true
+	case DoorCheck:
+		return true
+	case DoorEnvoy:
+		return true
+	case DoorPing:
+		return true
+	case DoorProxy:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ExportFormat.
+const (
+	ExportFormatCsv    ExportFormat = "csv"
+	ExportFormatNdjson ExportFormat = "ndjson"
+)
+
+// Valid indicates whether the value is a known member of the ExportFormat enum.
+func (e ExportFormat) Valid() bool {
+	switch e {
+	case ExportFormatCsv:
+		return true
+	case ExportFormatNdjson:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for FailureMode.
 const (
-	Closed FailureMode = "closed"
-	Local  FailureMode = "local"
-	Open   FailureMode = "open"
+	FailureModeClosed FailureMode = "closed"
+	FailureModeLocal  FailureMode = "local"
+	FailureModeOpen   FailureMode = "open"
 )
 
 // Valid indicates whether the value is a known member of the FailureMode enum.
 func (e FailureMode) Valid() bool {
 	switch e {
-	case Closed:
+	case FailureModeClosed:
 		return true
-	case Local:
+	case FailureModeLocal:
 		return true
-	case Open:
+	case FailureModeOpen:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for IncidentKind.
+const (
+	ForgedTokens        IncidentKind = "forged_tokens"
+	ReplicasDisagree    IncidentKind = "replicas_disagree"
+	RequestLogDrops     IncidentKind = "request_log_drops"
+	ServiceTokenRefused IncidentKind = "service_token_refused"
+	StoreDown           IncidentKind = "store_down"
+	TenantHigh          IncidentKind = "tenant_high"
+)
+
+// Valid indicates whether the value is a known member of the IncidentKind enum.
+func (e IncidentKind) Valid() bool {
+	switch e {
+	case ForgedTokens:
+		return true
+	case ReplicasDisagree:
+		return true
+	case RequestLogDrops:
+		return true
+	case ServiceTokenRefused:
+		return true
+	case StoreDown:
+		return true
+	case TenantHigh:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for IncidentStatus.
+const (
+	IncidentStatusAcknowledged IncidentStatus = "acknowledged"
+	IncidentStatusOpen         IncidentStatus = "open"
+	IncidentStatusResolved     IncidentStatus = "resolved"
+)
+
+// Valid indicates whether the value is a known member of the IncidentStatus enum.
+func (e IncidentStatus) Valid() bool {
+	switch e {
+	case IncidentStatusAcknowledged:
+		return true
+	case IncidentStatusOpen:
+		return true
+	case IncidentStatusResolved:
 		return true
 	default:
 		return false
@@ -247,22 +409,22 @@ func (e NetworkAction) Valid() bool {
 
 // Defines values for Permission.
 const (
-	Check    Permission = "check"
-	Identify Permission = "identify"
-	Refund   Permission = "refund"
-	Status   Permission = "status"
+	PermissionCheck    Permission = "check"
+	PermissionIdentify Permission = "identify"
+	PermissionRefund   Permission = "refund"
+	PermissionStatus   Permission = "status"
 )
 
 // Valid indicates whether the value is a known member of the Permission enum.
 func (e Permission) Valid() bool {
 	switch e {
-	case Check:
+	case PermissionCheck:
 		return true
-	case Identify:
+	case PermissionIdentify:
 		return true
-	case Refund:
+	case PermissionRefund:
 		return true
-	case Status:
+	case PermissionStatus:
 		return true
 	default:
 		return false
@@ -353,6 +515,39 @@ func (e ReadinessStatus) Valid() bool {
 	}
 }
 
+// Defines values for RefusalReason.
+const (
+	RefusalReasonCostExceedsLimit  RefusalReason = "cost-exceeds-limit"
+	RefusalReasonNetworkDenied     RefusalReason = "network-denied"
+	RefusalReasonRateLimitExceeded RefusalReason = "rate-limit-exceeded"
+	RefusalReasonStoreUnavailable  RefusalReason = "store-unavailable"
+	RefusalReasonTenantSuspended   RefusalReason = "tenant-suspended"
+	RefusalReasonTooManyHeld       RefusalReason = "too-many-held"
+	RefusalReasonUnauthorized      RefusalReason = "unauthorized"
+)
+
+// Valid indicates whether the value is a known member of the RefusalReason enum.
+func (e RefusalReason) Valid() bool {
+	switch e {
+	case RefusalReasonCostExceedsLimit:
+		return true
+	case RefusalReasonNetworkDenied:
+		return true
+	case RefusalReasonRateLimitExceeded:
+		return true
+	case RefusalReasonStoreUnavailable:
+		return true
+	case RefusalReasonTenantSuspended:
+		return true
+	case RefusalReasonTooManyHeld:
+		return true
+	case RefusalReasonUnauthorized:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for RequestLog.
 const (
 	RequestLogAll     RequestLog = "all"
@@ -382,19 +577,19 @@ func (e RequestLog) Valid() bool {
 
 // Defines values for Role.
 const (
-	Admin    Role = "admin"
-	Operator Role = "operator"
-	Viewer   Role = "viewer"
+	RoleAdmin    Role = "admin"
+	RoleOperator Role = "operator"
+	RoleViewer   Role = "viewer"
 )
 
 // Valid indicates whether the value is a known member of the Role enum.
 func (e Role) Valid() bool {
 	switch e {
-	case Admin:
+	case RoleAdmin:
 		return true
-	case Operator:
+	case RoleOperator:
 		return true
-	case Viewer:
+	case RoleViewer:
 		return true
 	default:
 		return false
@@ -650,6 +845,24 @@ func (e PutPlanParamsIfNoneMatch) Valid() bool {
 	}
 }
 
+// Defines values for ExportRequestsParamsFormat.
+const (
+	ExportRequestsParamsFormatCsv    ExportRequestsParamsFormat = "csv"
+	ExportRequestsParamsFormatNdjson ExportRequestsParamsFormat = "ndjson"
+)
+
+// Valid indicates whether the value is a known member of the ExportRequestsParamsFormat enum.
+func (e ExportRequestsParamsFormat) Valid() bool {
+	switch e {
+	case ExportRequestsParamsFormatCsv:
+		return true
+	case ExportRequestsParamsFormatNdjson:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for AuthzForwardParamsXForwardedProto.
 const (
 	Http  AuthzForwardParamsXForwardedProto = "http"
@@ -760,6 +973,28 @@ type Alert struct {
 	For Duration `json:"for"`
 }
 
+// AlertDelivery defines model for AlertDelivery.
+type AlertDelivery struct {
+	// At When it was sent or given up; while pending, the next attempt.
+	At       time.Time            `json:"at"`
+	Attempts int                  `json:"attempts"`
+	Channel  AlertDeliveryChannel `json:"channel"`
+
+	// Error Why the last attempt failed; empty without one.
+	Error    string                `json:"error"`
+	Occasion AlertDeliveryOccasion `json:"occasion"`
+	Status   AlertDeliveryStatus   `json:"status"`
+}
+
+// AlertDeliveryChannel defines model for AlertDelivery.Channel.
+type AlertDeliveryChannel string
+
+// AlertDeliveryOccasion defines model for AlertDelivery.Occasion.
+type AlertDeliveryOccasion string
+
+// AlertDeliveryStatus defines model for AlertDelivery.Status.
+type AlertDeliveryStatus string
+
 // Algorithm defines model for Algorithm.
 type Algorithm string
 
@@ -799,7 +1034,7 @@ type AuditActor struct {
 	// Id Public id of the credential, if there was one.
 	Id string `json:"id"`
 
-	// Kind `admin_token`, `bootstrap`, `cli` or `system`.
+	// Kind `admin_token`, `bootstrap`, `cli`, `system` or `anonymous`.
 	//
 	// Example: admin_token
 	Kind      string `json:"kind"`
@@ -1030,6 +1265,9 @@ type DeniedProblem struct {
 // DeniedProblemError defines model for DeniedProblem.Error.
 type DeniedProblemError string
 
+// Door `check` is /v1 but for ping, `admin` a failed sign-in of an administrator.
+type Door string
+
 // Duration Such as `500ms`, `1m`, `24h`.
 //
 // Example: 1m
@@ -1039,6 +1277,120 @@ type Duration = string
 //
 // Example: sliding_window_log
 type EffectiveAlgorithm = string
+
+// ExplainedLimit defines model for ExplainedLimit.
+type ExplainedLimit struct {
+	Algorithm Algorithm `json:"algorithm"`
+	DelayMs   int64     `json:"delay_ms"`
+
+	// EffectiveAlgorithm What really decided: an Algorithm, or `sliding_window_segments`, which is Postgres counting in eighths of the window; null when nobody did.
+	//
+	// Example: sliding_window_log
+	EffectiveAlgorithm *EffectiveAlgorithm `json:"effective_algorithm"`
+
+	// Limit What held, the override included.
+	Limit int64 `json:"limit"`
+
+	// Methods Methods the limit holds for; absent: all.
+	Methods *[]string `json:"methods,omitempty"`
+	Mode    Mode      `json:"mode"`
+	Name    string    `json:"name"`
+
+	// Override The exception that was in force; absent without one.
+	Override *ExplainedOverride `json:"override,omitempty"`
+
+	// Pattern The pattern that the path matched; absent when the limit asks for no path.
+	//
+	// Example: /v1/exports/*
+	Pattern *string `json:"pattern,omitempty"`
+
+	// PlanLimit What the plan says.
+	PlanLimit int64 `json:"plan_limit"`
+
+	// Refused There was no room.
+	Refused      bool  `json:"refused"`
+	Remaining    int64 `json:"remaining"`
+	ResetAfterMs int64 `json:"reset_after_ms"`
+
+	// RetryAfterMs How long this limit had no room for the hit; absent when it had and when it never will.
+	RetryAfterMs *int64     `json:"retry_after_ms,omitempty"`
+	Scope        Scope      `json:"scope"`
+	Source       SourceName `json:"source"`
+
+	// Subject Whose counter it is.
+	//
+	// Example: user u42 of school-17
+	Subject  string `json:"subject"`
+	Used     int64  `json:"used"`
+	WindowMs int64  `json:"window_ms"`
+}
+
+// ExplainedOverride The exception that was in force; absent without one.
+type ExplainedOverride struct {
+	// ExpiresAt null: never.
+	ExpiresAt *time.Time `json:"expires_at"`
+	Reason    string     `json:"reason"`
+}
+
+// Explanation defines model for Explanation.
+type Explanation struct {
+	// Address The group the address is counted in.
+	//
+	// Example: 203.0.113.7/32
+	Address *string `json:"address,omitempty"`
+	Cost    int64   `json:"cost"`
+
+	// Count Hits that got this answer.
+	Count    int64   `json:"count"`
+	Decision Verdict `json:"decision"`
+	DelayMs  int64   `json:"delay_ms"`
+
+	// Door `check` is /v1 but for ping, `admin` a failed sign-in of an administrator.
+	Door *Door              `json:"door,omitempty"`
+	Id   openapi_types.UUID `json:"id"`
+
+	// Key Public id of an API key, or the name a client gave.
+	Key *string `json:"key,omitempty"`
+
+	// LastTime When the last hit got this answer.
+	LastTime time.Time `json:"last_time"`
+
+	// LimitName The tightest limit. Absent when none held or nobody decided.
+	LimitName *string `json:"limit_name,omitempty"`
+
+	// Limits All limits that were asked.
+	Limits []ExplainedLimit `json:"limits"`
+	Method *string          `json:"method,omitempty"`
+
+	// Peek It was a look; nothing was consumed.
+	Peek bool    `json:"peek"`
+	Plan *string `json:"plan,omitempty"`
+
+	// Reason As the slug of the problem that the client got.
+	Reason  *RefusalReason `json:"reason,omitempty"`
+	Replica string         `json:"replica"`
+
+	// RetryAfterMs Absent when the hit was let through and when no waiting helps.
+	RetryAfterMs *int64 `json:"retry_after_ms,omitempty"`
+
+	// Service Name of the service token that asked.
+	Service *string `json:"service,omitempty"`
+
+	// Shadow The service was in shadow mode: nothing was refused or delayed.
+	Shadow bool       `json:"shadow"`
+	Source SourceName `json:"source"`
+	Tenant *string    `json:"tenant,omitempty"`
+	Time   time.Time  `json:"time"`
+	User   *string    `json:"user,omitempty"`
+
+	// Why The decision in words.
+	//
+	// Example: Refused: tenant school-17 had used 2000 of 2000 units per 1m by requests-per-minute, said redis; a hit of cost 1 fits again 12s later.
+	Why string `json:"why"`
+}
+
+// ExportFormat defines model for ExportFormat.
+type ExportFormat string
 
 // FailureMode What holds when no store can decide: allow, 503, or a counter per replica.
 type FailureMode string
@@ -1054,6 +1406,64 @@ type FieldError struct {
 
 // Identifier 1…256 bytes of UTF-8 without NUL, otherwise any text; not normalised.
 type Identifier = string
+
+// Incident defines model for Incident.
+type Incident struct {
+	AcknowledgedAt *time.Time `json:"acknowledged_at"`
+	AcknowledgedBy string     `json:"acknowledged_by"`
+
+	// Deliveries Its messages, oldest first, at most the last 50.
+	Deliveries []AlertDelivery `json:"deliveries"`
+	Detail     string          `json:"detail"`
+	Id         int64           `json:"id"`
+
+	// Kind `tenant_high`: a tenant has been at or above its plan's `alert.at` of a limit for `alert.for` · `store_down`: a replica does not
+	// reach Redis or Postgres · `replicas_disagree`: replicas decide by different stores · `request_log_drops`: rows of the request log were
+	// lost · `service_token_refused`: an internal service was refused for its address · `forged_tokens`: many credentials that are not valid.
+	Kind IncidentKind `json:"kind"`
+
+	// LimitName Empty when it is about none.
+	LimitName string `json:"limit_name"`
+
+	// Meaning What it means and what to do.
+	Meaning string `json:"meaning"`
+
+	// Name Of the store or the service token; otherwise empty.
+	Name string `json:"name"`
+
+	// OpenedAt When it had lasted long enough.
+	OpenedAt        time.Time `json:"opened_at"`
+	PeakUtilization float64   `json:"peak_utilization"`
+	Reminders       int       `json:"reminders"`
+
+	// Replicas What each replica saw, for what is about stores.
+	Replicas   []string   `json:"replicas"`
+	ResolvedAt *time.Time `json:"resolved_at"`
+
+	// Since When it began.
+	Since  time.Time      `json:"since"`
+	Status IncidentStatus `json:"status"`
+
+	// Summary Who and what, in one line.
+	Summary string `json:"summary"`
+
+	// Tenant Slug; empty when it is about none.
+	Tenant string `json:"tenant"`
+
+	// Threshold The utilization that opened it; 0 for what is no level.
+	Threshold float64 `json:"threshold"`
+
+	// Utilization As it was last seen.
+	Utilization float64 `json:"utilization"`
+}
+
+// IncidentKind `tenant_high`: a tenant has been at or above its plan's `alert.at` of a limit for `alert.for` · `store_down`: a replica does not
+// reach Redis or Postgres · `replicas_disagree`: replicas decide by different stores · `request_log_drops`: rows of the request log were
+// lost · `service_token_refused`: an internal service was refused for its address · `forged_tokens`: many credentials that are not valid.
+type IncidentKind string
+
+// IncidentStatus defines model for IncidentStatus.
+type IncidentStatus string
 
 // KeyCreate defines model for KeyCreate.
 type KeyCreate struct {
@@ -1122,6 +1532,49 @@ type LimitState struct {
 
 	// WindowMs The window; of a bucket limit ÷ refill.
 	WindowMs int64 `json:"window_ms"`
+}
+
+// LoggedRequest defines model for LoggedRequest.
+type LoggedRequest struct {
+	Address *string `json:"address,omitempty"`
+	Cost    int64   `json:"cost"`
+
+	// Count Equal calls that the row stands for.
+	Count    int64   `json:"count"`
+	Decision Verdict `json:"decision"`
+
+	// DecisionId Absent when a call was refused before any limit was asked.
+	DecisionId *openapi_types.UUID `json:"decision_id,omitempty"`
+	DelayMs    int64               `json:"delay_ms"`
+
+	// Door `check` is /v1 but for ping, `admin` a failed sign-in of an administrator.
+	Door *Door `json:"door,omitempty"`
+
+	// Id Of this row.
+	Id        openapi_types.UUID `json:"id"`
+	Key       *string            `json:"key,omitempty"`
+	Limit     *int64             `json:"limit,omitempty"`
+	LimitName *string            `json:"limit_name,omitempty"`
+	Method    *string            `json:"method,omitempty"`
+
+	// Path Canonical, without query, at most 512 bytes.
+	Path *string `json:"path,omitempty"`
+	Plan *string `json:"plan,omitempty"`
+
+	// Reason As the slug of the problem that the client got.
+	Reason  *RefusalReason `json:"reason,omitempty"`
+	Replica string         `json:"replica"`
+	Service *string        `json:"service,omitempty"`
+	Shadow  bool           `json:"shadow"`
+	Source  *SourceName    `json:"source,omitempty"`
+
+	// Tenant Absent: only an address paid.
+	Tenant *string   `json:"tenant,omitempty"`
+	Time   time.Time `json:"time"`
+
+	// Used With `limit`, the numbers of limit_name.
+	Used *int64  `json:"used,omitempty"`
+	User *string `json:"user,omitempty"`
 }
 
 // Match The limit holds only for requests whose facts are given and match.
@@ -1323,6 +1776,9 @@ type RefundRequest struct {
 	User *Identifier `json:"user,omitempty"`
 }
 
+// RefusalReason As the slug of the problem that the client got.
+type RefusalReason string
+
 // RefusedAddress defines model for RefusedAddress.
 type RefusedAddress struct {
 	// Address Address group, such as `203.0.113.7/32`.
@@ -1352,6 +1808,16 @@ type ReplicaState struct {
 	// Since Since when this source decides.
 	Since  *time.Time `json:"since,omitempty"`
 	Source SourceName `json:"source"`
+}
+
+// RequestGap Rows that a replica had no room for while Postgres did not take them.
+type RequestGap struct {
+	// Decisions Explanations.
+	Decisions int64     `json:"decisions"`
+	From      time.Time `json:"from"`
+	Replica   string    `json:"replica"`
+	Requests  int64     `json:"requests"`
+	To        time.Time `json:"to"`
 }
 
 // RequestLog Which calls are logged.
@@ -1540,6 +2006,9 @@ type IfMatch = string
 // IfNoneMatch defines model for IfNoneMatch.
 type IfNoneMatch string
 
+// IncidentId defines model for IncidentId.
+type IncidentId = int64
+
 // NetworkId defines model for NetworkId.
 type NetworkId = int64
 
@@ -1624,6 +2093,36 @@ type CreateAdminTokenParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAlertsParams defines parameters for ListAlerts.
+type ListAlertsParams struct {
+	// Limit Items in a page.
+	Limit *PageLimit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Status `open` includes acknowledged ones.
+	Status *IncidentStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// Kind Incidents of this kind.
+	Kind *IncidentKind `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Tenant Incidents of this tenant.
+	Tenant *Slug `form:"tenant,omitempty" json:"tenant,omitempty"`
+
+	// From Opened not before this time.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Opened before this time.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+}
+
+// AckAlertParams defines parameters for AckAlert.
+type AckAlertParams struct {
+	// IdempotencyKey Repeating a request with the same key and body within 24 h answers what the first one did, without its secret; another body is a 409.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListAuditParams defines parameters for ListAudit.
 type ListAuditParams struct {
 	// Limit Items in a page.
@@ -1631,6 +2130,30 @@ type ListAuditParams struct {
 
 	// Cursor `next_cursor` of the page before.
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Actor Id or name of whoever made the change.
+	Actor *string `form:"actor,omitempty" json:"actor,omitempty"`
+
+	// Action Such as `tenant.create`.
+	Action *string `form:"action,omitempty" json:"action,omitempty"`
+
+	// Resource Such as `tenant`.
+	Resource *string `form:"resource,omitempty" json:"resource,omitempty"`
+
+	// ResourceId Slug, name or public id.
+	ResourceId *string `form:"resource_id,omitempty" json:"resource_id,omitempty"`
+
+	// From Not before this time.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Before this time.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+}
+
+// ExportAuditParams defines parameters for ExportAudit.
+type ExportAuditParams struct {
+	// Format What a row is.
+	Format *ExportFormat `form:"format,omitempty" json:"format,omitempty"`
 
 	// Actor Id or name of whoever made the change.
 	Actor *string `form:"actor,omitempty" json:"actor,omitempty"`
@@ -1734,6 +2257,72 @@ type GetRateLimitsParams struct {
 	// Top How many tenants, addresses and tokens, each.
 	Top *int `form:"top,omitempty" json:"top,omitempty"`
 }
+
+// ListRequestsParams defines parameters for ListRequests.
+type ListRequestsParams struct {
+	// Limit Items in a page.
+	Limit *PageLimit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Tenant Slug of the tenant that paid.
+	Tenant *Slug `form:"tenant,omitempty" json:"tenant,omitempty"`
+
+	// Decision What was decided.
+	Decision *Verdict `form:"decision,omitempty" json:"decision,omitempty"`
+
+	// Address An address, or the group it is counted in, such as `2001:db8::/64`.
+	Address *string `form:"address,omitempty" json:"address,omitempty"`
+
+	// Door Which way the call came in.
+	Door *Door `form:"door,omitempty" json:"door,omitempty"`
+
+	// LimitName Name of the tightest limit.
+	LimitName *string `form:"limit_name,omitempty" json:"limit_name,omitempty"`
+
+	// DecisionId The calls that got this answer.
+	DecisionId *openapi_types.UUID `form:"decision_id,omitempty" json:"decision_id,omitempty"`
+
+	// From Not before this time.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Before this time.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+}
+
+// ExportRequestsParams defines parameters for ExportRequests.
+type ExportRequestsParams struct {
+	// Format Form of the answer.
+	Format *ExportRequestsParamsFormat `form:"format,omitempty" json:"format,omitempty"`
+
+	// Tenant Slug of the tenant that paid.
+	Tenant *Slug `form:"tenant,omitempty" json:"tenant,omitempty"`
+
+	// Decision What was decided.
+	Decision *Verdict `form:"decision,omitempty" json:"decision,omitempty"`
+
+	// Address An address, or the group it is counted in, such as `2001:db8::/64`.
+	Address *string `form:"address,omitempty" json:"address,omitempty"`
+
+	// Door Which way the call came in.
+	Door *Door `form:"door,omitempty" json:"door,omitempty"`
+
+	// LimitName Name of the tightest limit.
+	LimitName *string `form:"limit_name,omitempty" json:"limit_name,omitempty"`
+
+	// DecisionId The calls that got this answer.
+	DecisionId *openapi_types.UUID `form:"decision_id,omitempty" json:"decision_id,omitempty"`
+
+	// From Not before this time.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Before this time.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+}
+
+// ExportRequestsParamsFormat defines parameters for ExportRequests.
+type ExportRequestsParamsFormat string
 
 // ListServiceTokensParams defines parameters for ListServiceTokens.
 type ListServiceTokensParams struct {

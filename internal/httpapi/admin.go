@@ -14,6 +14,7 @@ import (
 	"github.com/pegel-dev/pegel/internal/alert"
 	"github.com/pegel-dev/pegel/internal/audit"
 	"github.com/pegel-dev/pegel/internal/httpapi/gen"
+	"github.com/pegel-dev/pegel/internal/journal"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/signin"
 	"github.com/pegel-dev/pegel/internal/tenants"
@@ -27,6 +28,7 @@ type admin struct {
 	engine     Engine
 	directory  *tenants.Directory
 	repository tenants.Repository
+	journal    journal.Reader
 	incidents  alert.Incidents
 	usage      UsageView
 	health     Health

@@ -11,6 +11,7 @@ import (
 	"github.com/pegel-dev/pegel/internal/alert"
 	"github.com/pegel-dev/pegel/internal/audit"
 	"github.com/pegel-dev/pegel/internal/decision"
+	"github.com/pegel-dev/pegel/internal/journal"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/signin"
 	"github.com/pegel-dev/pegel/internal/tenants"
@@ -103,6 +104,8 @@ type AdminConfig struct {
 	Common
 
 	Repository tenants.Repository
+	// Journal is what was decided.
+	Journal journal.Reader
 	// Incidents are what alerts found (*postgres.Repository).
 	Incidents alert.Incidents
 	Usage     UsageView

@@ -233,18 +233,48 @@ func (e DeniedProblemError) Valid() bool {
 	}
 }
 
+// Defines values for Door.
+const (
+	DoorAdmin Door = "admin"
+	DoorAuthz Door = "authz"
+	DoorCheck Door = "check"
+	DoorEnvoy Door = "envoy"
+	DoorPing  Door = "ping"
+	DoorProxy Door = "proxy"
+)
+
+// Valid indicates whether the value is a known member of the Door enum.
+func (e Door) Valid() bool {
+	switch e {
+	case DoorAdmin:
+		return true
+	case DoorAuthz:
+		return true
+	case DoorCheck:
+		return true
+	case DoorEnvoy:
+		return true
+	case DoorPing:
+		return true
+	case DoorProxy:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ExportFormat.
 const (
-	Csv    ExportFormat = "csv"
-	Ndjson ExportFormat = "ndjson"
+	ExportFormatCsv    ExportFormat = "csv"
+	ExportFormatNdjson ExportFormat = "ndjson"
 )
 
 // Valid indicates whether the value is a known member of the ExportFormat enum.
 func (e ExportFormat) Valid() bool {
 	switch e {
-	case Csv:
+	case ExportFormatCsv:
 		return true
-	case Ndjson:
+	case ExportFormatNdjson:
 		return true
 	default:
 		return false
@@ -379,22 +409,22 @@ func (e NetworkAction) Valid() bool {
 
 // Defines values for Permission.
 const (
-	Check    Permission = "check"
-	Identify Permission = "identify"
-	Refund   Permission = "refund"
-	Status   Permission = "status"
+	PermissionCheck    Permission = "check"
+	PermissionIdentify Permission = "identify"
+	PermissionRefund   Permission = "refund"
+	PermissionStatus   Permission = "status"
 )
 
 // Valid indicates whether the value is a known member of the Permission enum.
 func (e Permission) Valid() bool {
 	switch e {
-	case Check:
+	case PermissionCheck:
 		return true
-	case Identify:
+	case PermissionIdentify:
 		return true
-	case Refund:
+	case PermissionRefund:
 		return true
-	case Status:
+	case PermissionStatus:
 		return true
 	default:
 		return false
@@ -485,6 +515,39 @@ func (e ReadinessStatus) Valid() bool {
 	}
 }
 
+// Defines values for RefusalReason.
+const (
+	RefusalReasonCostExceedsLimit  RefusalReason = "cost-exceeds-limit"
+	RefusalReasonNetworkDenied     RefusalReason = "network-denied"
+	RefusalReasonRateLimitExceeded RefusalReason = "rate-limit-exceeded"
+	RefusalReasonStoreUnavailable  RefusalReason = "store-unavailable"
+	RefusalReasonTenantSuspended   RefusalReason = "tenant-suspended"
+	RefusalReasonTooManyHeld       RefusalReason = "too-many-held"
+	RefusalReasonUnauthorized      RefusalReason = "unauthorized"
+)
+
+// Valid indicates whether the value is a known member of the RefusalReason enum.
+func (e RefusalReason) Valid() bool {
+	switch e {
+	case RefusalReasonCostExceedsLimit:
+		return true
+	case RefusalReasonNetworkDenied:
+		return true
+	case RefusalReasonRateLimitExceeded:
+		return true
+	case RefusalReasonStoreUnavailable:
+		return true
+	case RefusalReasonTenantSuspended:
+		return true
+	case RefusalReasonTooManyHeld:
+		return true
+	case RefusalReasonUnauthorized:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for RequestLog.
 const (
 	RequestLogAll     RequestLog = "all"
@@ -514,19 +577,19 @@ func (e RequestLog) Valid() bool {
 
 // Defines values for Role.
 const (
-	Admin    Role = "admin"
-	Operator Role = "operator"
-	Viewer   Role = "viewer"
+	RoleAdmin    Role = "admin"
+	RoleOperator Role = "operator"
+	RoleViewer   Role = "viewer"
 )
 
 // Valid indicates whether the value is a known member of the Role enum.
 func (e Role) Valid() bool {
 	switch e {
-	case Admin:
+	case RoleAdmin:
 		return true
-	case Operator:
+	case RoleOperator:
 		return true
-	case Viewer:
+	case RoleViewer:
 		return true
 	default:
 		return false
@@ -776,6 +839,24 @@ const (
 func (e PutPlanParamsIfNoneMatch) Valid() bool {
 	switch e {
 	case PutPlanParamsIfNoneMatchAsterisk:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ExportRequestsParamsFormat.
+const (
+	ExportRequestsParamsFormatCsv    ExportRequestsParamsFormat = "csv"
+	ExportRequestsParamsFormatNdjson ExportRequestsParamsFormat = "ndjson"
+)
+
+// Valid indicates whether the value is a known member of the ExportRequestsParamsFormat enum.
+func (e ExportRequestsParamsFormat) Valid() bool {
+	switch e {
+	case ExportRequestsParamsFormatCsv:
+		return true
+	case ExportRequestsParamsFormatNdjson:
 		return true
 	default:
 		return false
@@ -1184,6 +1265,9 @@ type DeniedProblem struct {
 // DeniedProblemError defines model for DeniedProblem.Error.
 type DeniedProblemError string
 
+// Door `check` is /v1 but for ping, `admin` a failed sign-in of an administrator.
+type Door string
+
 // Duration Such as `500ms`, `1m`, `24h`.
 //
 // Example: 1m
@@ -1193,6 +1277,117 @@ type Duration = string
 //
 // Example: sliding_window_log
 type EffectiveAlgorithm = string
+
+// ExplainedLimit defines model for ExplainedLimit.
+type ExplainedLimit struct {
+	Algorithm Algorithm `json:"algorithm"`
+	DelayMs   int64     `json:"delay_ms"`
+
+	// EffectiveAlgorithm What really decided: an Algorithm, or `sliding_window_segments`, which is Postgres counting in eighths of the window; null when nobody did.
+	//
+	// Example: sliding_window_log
+	EffectiveAlgorithm *EffectiveAlgorithm `json:"effective_algorithm"`
+
+	// Limit What held, the override included.
+	Limit int64 `json:"limit"`
+
+	// Methods Methods the limit holds for; absent: all.
+	Methods *[]string `json:"methods,omitempty"`
+	Mode    Mode      `json:"mode"`
+	Name    string    `json:"name"`
+
+	// Override The exception that was in force; absent without one.
+	Override *ExplainedOverride `json:"override,omitempty"`
+
+	// Pattern The pattern that the path matched; absent when the limit asks for no path.
+	//
+	// Example: /v1/exports/*
+	Pattern *string `json:"pattern,omitempty"`
+
+	// PlanLimit What the plan says.
+	PlanLimit int64 `json:"plan_limit"`
+
+	// Refused There was no room.
+	Refused      bool  `json:"refused"`
+	Remaining    int64 `json:"remaining"`
+	ResetAfterMs int64 `json:"reset_after_ms"`
+
+	// RetryAfterMs How long this limit had no room for the hit; absent when it had and when it never will.
+	RetryAfterMs *int64     `json:"retry_after_ms,omitempty"`
+	Scope        Scope      `json:"scope"`
+	Source       SourceName `json:"source"`
+
+	// Subject Whose counter it is.
+	//
+	// Example: user u42 of school-17
+	Subject  string `json:"subject"`
+	Used     int64  `json:"used"`
+	WindowMs int64  `json:"window_ms"`
+}
+
+// ExplainedOverride The exception that was in force; absent without one.
+type ExplainedOverride struct {
+	// ExpiresAt null: never.
+	ExpiresAt *time.Time `json:"expires_at"`
+	Reason    string     `json:"reason"`
+}
+
+// Explanation defines model for Explanation.
+type Explanation struct {
+	// Address The group the address is counted in.
+	//
+	// Example: 203.0.113.7/32
+	Address *string `json:"address,omitempty"`
+	Cost    int64   `json:"cost"`
+
+	// Count Hits that got this answer.
+	Count    int64   `json:"count"`
+	Decision Verdict `json:"decision"`
+	DelayMs  int64   `json:"delay_ms"`
+
+	// Door `check` is /v1 but for ping, `admin` a failed sign-in of an administrator.
+	Door *Door              `json:"door,omitempty"`
+	Id   openapi_types.UUID `json:"id"`
+
+	// Key Public id of an API key, or the name a client gave.
+	Key *string `json:"key,omitempty"`
+
+	// LastTime When the last hit got this answer.
+	LastTime time.Time `json:"last_time"`
+
+	// LimitName The tightest limit. Absent when none held or nobody decided.
+	LimitName *string `json:"limit_name,omitempty"`
+
+	// Limits All limits that were asked.
+	Limits []ExplainedLimit `json:"limits"`
+	Method *string          `json:"method,omitempty"`
+
+	// Peek It was a look; nothing was consumed.
+	Peek bool    `json:"peek"`
+	Plan *string `json:"plan,omitempty"`
+
+	// Reason As the slug of the problem that the client got.
+	Reason  *RefusalReason `json:"reason,omitempty"`
+	Replica string         `json:"replica"`
+
+	// RetryAfterMs Absent when the hit was let through and when no waiting helps.
+	RetryAfterMs *int64 `json:"retry_after_ms,omitempty"`
+
+	// Service Name of the service token that asked.
+	Service *string `json:"service,omitempty"`
+
+	// Shadow The service was in shadow mode: nothing was refused or delayed.
+	Shadow bool       `json:"shadow"`
+	Source SourceName `json:"source"`
+	Tenant *string    `json:"tenant,omitempty"`
+	Time   time.Time  `json:"time"`
+	User   *string    `json:"user,omitempty"`
+
+	// Why The decision in words.
+	//
+	// Example: Refused: tenant school-17 had used 2000 of 2000 units per 1m by requests-per-minute, said redis; a hit of cost 1 fits again 12s later.
+	Why string `json:"why"`
+}
 
 // ExportFormat defines model for ExportFormat.
 type ExportFormat string
@@ -1337,6 +1532,49 @@ type LimitState struct {
 
 	// WindowMs The window; of a bucket limit ÷ refill.
 	WindowMs int64 `json:"window_ms"`
+}
+
+// LoggedRequest defines model for LoggedRequest.
+type LoggedRequest struct {
+	Address *string `json:"address,omitempty"`
+	Cost    int64   `json:"cost"`
+
+	// Count Equal calls that the row stands for.
+	Count    int64   `json:"count"`
+	Decision Verdict `json:"decision"`
+
+	// DecisionId Absent when a call was refused before any limit was asked.
+	DecisionId *openapi_types.UUID `json:"decision_id,omitempty"`
+	DelayMs    int64               `json:"delay_ms"`
+
+	// Door `check` is /v1 but for ping, `admin` a failed sign-in of an administrator.
+	Door *Door `json:"door,omitempty"`
+
+	// Id Of this row.
+	Id        openapi_types.UUID `json:"id"`
+	Key       *string            `json:"key,omitempty"`
+	Limit     *int64             `json:"limit,omitempty"`
+	LimitName *string            `json:"limit_name,omitempty"`
+	Method    *string            `json:"method,omitempty"`
+
+	// Path Canonical, without query, at most 512 bytes.
+	Path *string `json:"path,omitempty"`
+	Plan *string `json:"plan,omitempty"`
+
+	// Reason As the slug of the problem that the client got.
+	Reason  *RefusalReason `json:"reason,omitempty"`
+	Replica string         `json:"replica"`
+	Service *string        `json:"service,omitempty"`
+	Shadow  bool           `json:"shadow"`
+	Source  *SourceName    `json:"source,omitempty"`
+
+	// Tenant Absent: only an address paid.
+	Tenant *string   `json:"tenant,omitempty"`
+	Time   time.Time `json:"time"`
+
+	// Used With `limit`, the numbers of limit_name.
+	Used *int64  `json:"used,omitempty"`
+	User *string `json:"user,omitempty"`
 }
 
 // Match The limit holds only for requests whose facts are given and match.
@@ -1538,6 +1776,9 @@ type RefundRequest struct {
 	User *Identifier `json:"user,omitempty"`
 }
 
+// RefusalReason As the slug of the problem that the client got.
+type RefusalReason string
+
 // RefusedAddress defines model for RefusedAddress.
 type RefusedAddress struct {
 	// Address Address group, such as `203.0.113.7/32`.
@@ -1567,6 +1808,16 @@ type ReplicaState struct {
 	// Since Since when this source decides.
 	Since  *time.Time `json:"since,omitempty"`
 	Source SourceName `json:"source"`
+}
+
+// RequestGap Rows that a replica had no room for while Postgres did not take them.
+type RequestGap struct {
+	// Decisions Explanations.
+	Decisions int64     `json:"decisions"`
+	From      time.Time `json:"from"`
+	Replica   string    `json:"replica"`
+	Requests  int64     `json:"requests"`
+	To        time.Time `json:"to"`
 }
 
 // RequestLog Which calls are logged.
@@ -2006,6 +2257,72 @@ type GetRateLimitsParams struct {
 	// Top How many tenants, addresses and tokens, each.
 	Top *int `form:"top,omitempty" json:"top,omitempty"`
 }
+
+// ListRequestsParams defines parameters for ListRequests.
+type ListRequestsParams struct {
+	// Limit Items in a page.
+	Limit *PageLimit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Tenant Slug of the tenant that paid.
+	Tenant *Slug `form:"tenant,omitempty" json:"tenant,omitempty"`
+
+	// Decision What was decided.
+	Decision *Verdict `form:"decision,omitempty" json:"decision,omitempty"`
+
+	// Address An address, or the group it is counted in, such as `2001:db8::/64`.
+	Address *string `form:"address,omitempty" json:"address,omitempty"`
+
+	// Door Which way the call came in.
+	Door *Door `form:"door,omitempty" json:"door,omitempty"`
+
+	// LimitName Name of the tightest limit.
+	LimitName *string `form:"limit_name,omitempty" json:"limit_name,omitempty"`
+
+	// DecisionId The calls that got this answer.
+	DecisionId *openapi_types.UUID `form:"decision_id,omitempty" json:"decision_id,omitempty"`
+
+	// From Not before this time.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Before this time.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+}
+
+// ExportRequestsParams defines parameters for ExportRequests.
+type ExportRequestsParams struct {
+	// Format Form of the answer.
+	Format *ExportRequestsParamsFormat `form:"format,omitempty" json:"format,omitempty"`
+
+	// Tenant Slug of the tenant that paid.
+	Tenant *Slug `form:"tenant,omitempty" json:"tenant,omitempty"`
+
+	// Decision What was decided.
+	Decision *Verdict `form:"decision,omitempty" json:"decision,omitempty"`
+
+	// Address An address, or the group it is counted in, such as `2001:db8::/64`.
+	Address *string `form:"address,omitempty" json:"address,omitempty"`
+
+	// Door Which way the call came in.
+	Door *Door `form:"door,omitempty" json:"door,omitempty"`
+
+	// LimitName Name of the tightest limit.
+	LimitName *string `form:"limit_name,omitempty" json:"limit_name,omitempty"`
+
+	// DecisionId The calls that got this answer.
+	DecisionId *openapi_types.UUID `form:"decision_id,omitempty" json:"decision_id,omitempty"`
+
+	// From Not before this time.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Before this time.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+}
+
+// ExportRequestsParamsFormat defines parameters for ExportRequests.
+type ExportRequestsParamsFormat string
 
 // ListServiceTokensParams defines parameters for ListServiceTokens.
 type ListServiceTokensParams struct {
