@@ -62,6 +62,7 @@ bench: setup ## Measure Pegel beside its peers, as one table (about 2 minutes; A
 lint: $(BIN)/golangci-lint ## Lint, with the arrows between the packages, and vet the modules bench and tools
 	$(BIN)/golangci-lint run --allow-parallel-runners ./...
 	@if [ -f bench/go.mod ]; then echo 'vet bench'; go -C bench vet ./...; fi
+	@go -C api/client/examples vet ./...
 	@go -C tools list tool >/dev/null
 
 .PHONY: fmt
@@ -80,6 +81,7 @@ generate-check: ## Fail when generated code is out of date
 tidy-check: ## Fail when a go.mod or go.sum is not tidy
 	go mod tidy -diff
 	@if [ -f bench/go.mod ]; then go -C bench mod tidy -diff; fi
+	go -C api/client/examples mod tidy -diff
 	go -C tools mod tidy -diff
 
 .PHONY: migrate-new
