@@ -44,13 +44,12 @@ func (a *App) openAlerts() error {
 	}
 	instance := uuid.NewString()
 	a.alerts = alert.New(alert.Config{
-		Ledger: postgres.NewAlerts(a.repository, nil), Directory: a.directory, Usage: &ownUsage{aggregator: a.usage, now: a.now},
+		Ledger: postgres.NewAlerts(a.repository, nil), Directory: a.directory, Usage: a.reporter,
 		Self: func() alert.Replica {
 			return alert.Replica{
 				Name: a.name, Instance: instance, Source: string(a.health.source()), Redis: a.health.redis(), Postgres: a.health.postgres(),
 			}
 		},
-		Lost:    func() int64 { return a.journal.Stats().DroppedRequests },
 		Outlets: outlets, Policy: alert.Policy{Contact: a.cfg.AlertTenantContact, Reminder: a.cfg.AlertReminder},
 		Now: a.now, Log: a.log, Counted: countMessages(a.metrics),
 	})

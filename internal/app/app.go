@@ -54,6 +54,8 @@ type App struct {
 	log  *slog.Logger
 	now  func() time.Time
 	name string
+	// version of the binary.
+	version string
 
 	listeners  listeners
 	pool       *pgxpool.Pool // configuration, audit, migrations
@@ -64,6 +66,7 @@ type App struct {
 	refusals   *audit.Refusals
 	poller     *tenants.Poller
 	usage      *usage.Aggregator
+	reporter   *usage.Reporter
 	journal    *journal.Journal
 	recorded   *postgres.Journal // what the journal wrote, on every replica
 	alerts     *alert.Service
@@ -87,7 +90,7 @@ func New(ctx context.Context, cfg *Config, opts Options) (*App, error) {
 		opts.Name = host
 	}
 	a := &App{
-		cfg: cfg, log: opts.Log, now: opts.Now, name: opts.Name, ready: make(chan struct{}),
+		cfg: cfg, log: opts.Log, now: opts.Now, name: opts.Name, version: opts.Version, ready: make(chan struct{}),
 		directory: tenants.NewDirectory(0), usage: usage.NewAggregator(0), metrics: newMetrics(opts.Version),
 	}
 	a.listeners.log = opts.Log
@@ -123,6 +126,7 @@ func (a *App) openStores(ctx context.Context) error {
 	}
 	a.openJournal()
 	a.health = &health{name: a.name, stores: a.stores, journal: a.journal}
+	a.reporter = a.newReporter()
 	return a.openAlerts()
 }
 
@@ -178,7 +182,7 @@ func (a *App) openPublic(ctx context.Context, common httpapi.Common, holder *dec
 func (a *App) openAdmin(ctx context.Context, common httpapi.Common, cert *certificate) error {
 	admins := signin.New(signin.Config{Directory: a.directory, Now: a.now, Bootstrap: string(a.cfg.AdminToken), Used: a.lastUsed.Note})
 	h, err := httpapi.NewAdmin(httpapi.AdminConfig{ //nolint:contextcheck // handlers take their request's
-		Common: common, Repository: a.repository, Journal: a.recorded, Incidents: a.repository, Usage: a.usage, SignIn: admins, Refused: a.refusals.Note, Mode: ratelimit.Mode(a.cfg.Mode),
+		Common: common, Repository: a.repository, Journal: a.recorded, Incidents: a.repository, Usage: a.reporter, SignIn: admins, Refused: a.refusals.Note, Mode: ratelimit.Mode(a.cfg.Mode),
 		Random: rand.Reader, Changed: a.ownChange,
 		Metrics: promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}),
 	})

@@ -72,13 +72,6 @@ func (h *health) Readiness() httpapi.Readiness {
 	return r
 }
 
-// Replicas are the replicas that this one knows of: itself.
-func (h *health) Replicas() []httpapi.Replica {
-	return []httpapi.Replica{{
-		Name: h.name, Source: h.source(), Redis: h.redis(), Postgres: h.postgres(), Since: h.stores.since(),
-	}}
-}
-
 // whenLoaded refuses every request until there is a configuration: before that a valid key would look like a wrong one.
 // (The HTTP interface does so by itself.)
 func whenLoaded(directory *tenants.Directory, next http.Handler) http.Handler {

@@ -98,6 +98,7 @@ func (a *App) work(ctx context.Context) {
 	all.Go(func() { a.poller.Run(ctx) })
 	all.Go(func() { a.prune(ctx) })
 	all.Go(func() { a.lastUsed.Run(ctx) })
+	all.Go(func() { a.reporter.Run(ctx) })
 	all.Go(func() { a.journal.Run(ctx) })
 	all.Go(func() { a.refusals.Run(ctx) })
 	all.Go(func() { a.alerts.Run(ctx) })

@@ -75,6 +75,9 @@ type Hit struct {
 	Peek bool
 	// Service is the name of the service token that sent the hit, for usage.
 	Service string
+	// Own: Address is that of whoever sent the hit, not one that they name. A refusal by its limits then is one of the
+	// service itself.
+	Own bool
 	// WrongCredential: a credential of ours came with the request and is not valid. For usage.
 	WrongCredential bool
 	// Unauthorized: whatever the verdict is, the answer is a refusal for want of a valid credential (CountWrong).

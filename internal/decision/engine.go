@@ -171,6 +171,7 @@ type work struct {
 	inlineLimits   [inlineLimits]LimitState
 	inlineCounters [inlineLimits]ratelimit.Counter
 	inlineStates   [inlineLimits]ratelimit.CounterState
+	inlineUses     [inlineLimits]usage.LimitUse
 }
 
 // span is where a group's limits and counters are.

@@ -54,7 +54,7 @@ func TestTheLoopIsSlowedThenRefused(t *testing.T) {
 	require.Zero(t, d.Delay)
 	event := f.recorder.last(t)
 	require.Equal(t, usage.Refused, event.Verdict)
-	require.EqualValues(t, 2000, event.Used)
+	require.Equal(t, []usage.LimitUse{{Name: "requests-per-minute", Used: 2000, Quota: 2000, Refused: true}}, event.Limits)
 	require.Empty(t, event.Address, "the tenant refused, not the address")
 
 	require.Equal(t, decision.Allow, f.decide(t, decision.Hit{Tenant: f.tenant(t, "school-18"), Cost: 1}).Verdict, "the others see no change")
@@ -326,7 +326,7 @@ func TestAddressFirstThenTenant(t *testing.T) {
 	require.Equal(t, ratelimit.ScopeAddress, d.Limits[0].Limit.Scope)
 	require.Equal(t, "school-17", d.Tenant)
 	require.Equal(t, "203.0.113.7/32", f.recorder.last(t).Address)
-	require.Empty(t, f.recorder.last(t).LimitName, "an address's limit says nothing about the tenant's height")
+	require.Empty(t, f.recorder.last(t).Limits, "an address's limit says nothing about the tenant's height")
 
 	hit.Address = prefix("2001:db8::1")
 	f.decide(t, hit)

@@ -124,7 +124,7 @@ const retryHeld = time.Second
 func (e *Engine) TooManyHeld(h *Hit, d *Decision) *Decision {
 	refused := *d
 	refused.Verdict, refused.Held, refused.Delay = Deny, true, 0
-	e.record(h, &refused)
+	e.record(h, &refused, nil)
 	e.observe(h, &refused, nil, refused.At)
 	return &refused
 }

@@ -215,7 +215,7 @@ func NamedStanding(user, key string) Standing {
 // Hit is the caller's own request as a hit of cost 1: ping, status without arguments, forward-auth and the proxy.
 func (c *Caller) Hit(method, path string) Hit {
 	h := Hit{
-		Tenant: c.Tenant, User: c.User, Key: c.Key, Address: c.Address, Standing: c.Standing(),
+		Tenant: c.Tenant, User: c.User, Key: c.Key, Address: c.Address, Own: true, Standing: c.Standing(),
 		Method: method, Path: path, Cost: 1, WrongCredential: c.Wrong(), Door: c.Door,
 	}
 	if c.Service != nil {

@@ -58,7 +58,7 @@ func TestRepeatedRefusals(t *testing.T) {
 	require.Equal(t, refused.ID, repeated.ID)
 	require.Equal(t, ratelimit.SourceRedis, repeated.Source)
 	require.Equal(t, usage.Refused, f.recorder.last(t).Verdict)
-	require.Equal(t, "tenant", f.recorder.last(t).LimitName)
+	require.Equal(t, "tenant", f.recorder.last(t).Limits[0].Name)
 	wait, ok := repeated.RetryAfter()
 	require.True(t, ok)
 	require.Equal(t, time.Minute-300*time.Millisecond, wait)

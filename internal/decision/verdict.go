@@ -50,7 +50,7 @@ func (e *Engine) conclude(w *work, m moment) (*Decision, error) {
 		d.Shadowed, d.Would, d.Verdict, d.Delay, d.CostExceeds = true, d.Verdict, Allow, 0, false
 	}
 	if !w.peeks() {
-		e.record(&w.hit, d)
+		e.record(&w.hit, d, w.inlineUses[:0])
 	}
 	if !w.all {
 		e.observe(&w.hit, d, nil, d.At)
@@ -125,8 +125,8 @@ func (e *Engine) sourceOf(d *Decision) ratelimit.Source {
 	return e.store.Source()
 }
 
-// record hands a decision to usage: in shadow mode with the verdict it would have been.
-func (e *Engine) record(h *Hit, d *Decision) {
+// record hands a decision to usage: in shadow mode with the verdict it would have been. uses is memory for the limits.
+func (e *Engine) record(h *Hit, d *Decision, uses []usage.LimitUse) {
 	if e.recorder == nil {
 		return
 	}
@@ -135,7 +135,8 @@ func (e *Engine) record(h *Hit, d *Decision) {
 		Shadow: d.Shadowed, WrongCredential: h.WrongCredential, Held: d.Held,
 	}
 	if h.Tenant != nil {
-		ev.TenantID = h.Tenant.ID
+		ev.TenantID, ev.User, ev.Key = h.Tenant.ID, h.User, h.Key
+		ev.Limits = limitUses(d.Limits, uses)
 	}
 	verdict := d.Verdict
 	if d.Shadowed {
@@ -145,31 +146,33 @@ func (e *Engine) record(h *Hit, d *Decision) {
 	case Slow:
 		ev.Verdict = usage.Slowed
 	case Deny:
-		ev.Verdict, ev.Service = usage.Refused, h.Service
+		ev.Verdict = usage.Refused
 	case Allow:
 		ev.Verdict = usage.Allowed
 	}
-	t := d.tightest()
-	if t != nil && verdict == Deny && t.Limit.Scope == ratelimit.ScopeAddress {
+	if t := d.tightest(); t != nil && verdict == Deny && t.Limit.Scope == ratelimit.ScopeAddress {
 		ev.Address = h.Address.Masked().String()
-	}
-	if h.Tenant != nil { // an address's limits say nothing about how high its tenant stands
-		t = tenantTightest(d.Limits, verdict == Deny)
-	}
-	if t != nil {
-		ev.LimitName, ev.Used, ev.Quota = t.Limit.Name, t.State.Used, t.Limit.Quota
+		if h.Own {
+			ev.Service = h.Service
+		}
 	}
 	e.recorder.Record(ev)
 }
 
-// tenantTightest is the tightest of the limits that are not an address's; they come first.
-func tenantTightest(limits []LimitState, denied bool) *LimitState {
-	n := 0
-	for n < len(limits) && limits[n].Limit.Scope != ratelimit.ScopeAddress {
-		n++
+// limitUses are the numbers of the limits that are not an address's, which says nothing about how high a tenant stands. They
+// come first.
+func limitUses(limits []LimitState, uses []usage.LimitUse) []usage.LimitUse {
+	for i := range limits {
+		l := &limits[i]
+		if l.Limit.Scope == ratelimit.ScopeAddress {
+			break
+		}
+		if l.Source == ratelimit.SourceNone {
+			continue
+		}
+		uses = append(uses, usage.LimitUse{
+			Name: l.Limit.Name, Used: l.State.Used, Quota: l.Limit.Quota, Refused: l.Refused, Watches: watches(l.Limit),
+		})
 	}
-	if i := tightestOf(limits[:n], denied); i >= 0 {
-		return &limits[i]
-	}
-	return nil
+	return uses
 }

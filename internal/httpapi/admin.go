@@ -18,6 +18,7 @@ import (
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/signin"
 	"github.com/pegel-dev/pegel/internal/tenants"
+	"github.com/pegel-dev/pegel/internal/usage"
 )
 
 // admin answers the routes under /admin. Its handlers run behind authenticate, require and validate (see routes.go), so
@@ -30,7 +31,7 @@ type admin struct {
 	repository tenants.Repository
 	journal    journal.Reader
 	incidents  alert.Incidents
-	usage      UsageView
+	usage      usage.Live
 	health     Health
 	mode       ratelimit.Mode
 	random     io.Reader

@@ -294,6 +294,7 @@ func TestRateLimitsShowTheBiggestConsumers(t *testing.T) {
 	for range 3 {
 		w.do(w.public, request{method: http.MethodGet, path: "/v1/ping", from: "203.0.113.7"})
 	}
+	w.usage.Collect(w.clock.now())
 	var body struct {
 		Tenants []struct {
 			Tenant, Plan                          string

@@ -56,27 +56,9 @@ type Readiness struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Replica is a replica's stores as GET /admin/rate-limits shows them.
-type Replica struct {
-	Name   string
-	Source ratelimit.Source
-	// Redis and Postgres are "up", "down" or "unconfigured".
-	Redis, Postgres string
-	// Since when Source decides; zero: not known.
-	Since time.Time
-}
-
 // Health knows how the process and its stores do. It answers at once and asks no store.
 type Health interface {
 	Readiness() Readiness
-	// Replicas are the replicas this one knows of, itself first.
-	Replicas() []Replica
-}
-
-// UsageView is what has been counted (*usage.Aggregator).
-type UsageView interface {
-	// Top is the n tenants with the highest utilization, and the n most refused addresses and service tokens.
-	Top(n int, now time.Time) usage.Top
 }
 
 // Common is what both listeners need.
@@ -108,7 +90,7 @@ type AdminConfig struct {
 	Journal journal.Reader
 	// Incidents are what alerts found (*postgres.Repository).
 	Incidents alert.Incidents
-	Usage     UsageView
+	Usage     usage.Live
 	// SignIn knows the administrators.
 	SignIn *signin.Verifier
 	// Refused is told of refused attempts, for the audit log ((*audit.Refusals).Note); nil: nobody is.

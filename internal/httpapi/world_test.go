@@ -53,6 +53,7 @@ type world struct {
 	engine        *decision.Engine
 	memory        *countingStore
 	usage         *usage.Aggregator
+	live          usage.Live
 	health        *fixedHealth
 	holder        *fakeHolder
 	clock         *clock
@@ -102,8 +103,9 @@ type fixedHealth struct {
 
 func (h *fixedHealth) Readiness() httpapi.Readiness { return *h.Load() }
 
-func (h *fixedHealth) Replicas() []httpapi.Replica {
-	return []httpapi.Replica{{Name: "test-1", Source: ratelimit.SourceRedis, Redis: "up", Postgres: "up", Since: time.Now()}}
+func (h *fixedHealth) replica() usage.Replica {
+	r := h.Load()
+	return usage.Replica{Name: "test-1", Instance: "1", Source: string(r.Source), Redis: r.Redis, Postgres: r.Postgres, Since: time.Now()}
 }
 
 // fakeHolder notes what it was asked to hold, and says what it is told to.
@@ -177,6 +179,7 @@ func makeWorld(tb testing.TB, databaseURL string, level slog.Level, options ...p
 	w.refresh()
 
 	w.memory = &countingStore{Store: ratelimit.NewMemory(w.clock.micros, 0)}
+	w.live = usage.NewReporter(usage.ReporterConfig{Aggregator: w.usage, Replica: w.health.replica, Now: w.clock.now, Log: log})
 	w.engine = decision.New(decision.Config{Store: w.memory, Directory: w.directory, Recorder: w.usage, Now: w.clock.now, Mode: ratelimit.Enforce, Log: log})
 	addresses, err := decision.NewAddressResolver(decision.AddressConfig{
 		TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
@@ -189,7 +192,7 @@ func makeWorld(tb testing.TB, databaseURL string, level slog.Level, options ...p
 	refusals := audit.NewRefusals(w.repository.RecordRefusals, w.clock.now, log)
 	runUntilEnd(tb, refusals.Run)
 	admin, err := httpapi.NewAdmin(httpapi.AdminConfig{
-		Common: common, Repository: w.repository, Incidents: w.repository, Usage: w.usage, Mode: ratelimit.Enforce, Refused: refusals.Note,
+		Common: common, Repository: w.repository, Incidents: w.repository, Usage: w.live, Mode: ratelimit.Enforce, Refused: refusals.Note,
 		SignIn: signin.New(signin.Config{Directory: w.directory, Now: w.clock.now, Bootstrap: bootstrap}),
 		Random: rand.Reader, Changed: func(ctx context.Context) { _ = w.poller.Refresh(ctx) },
 		Metrics: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {

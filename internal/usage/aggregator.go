@@ -9,98 +9,165 @@ import (
 // highFrom is the utilisation that "since when ≥ 80 %" is about.
 const highFrom = 0.8
 
-// DefaultMaxTenants bounds an Aggregator that was not told otherwise: about 1.2 KiB each.
-const DefaultMaxTenants = 100_000
+const (
+	// DefaultMaxTenants bounds an Aggregator that was not told otherwise: about 3 KiB each while they are active, 1 KiB otherwise.
+	DefaultMaxTenants = 100_000
+	// maxLimits bounds the limits of a tenant that are told apart; more than a plan may hold. A tenant that has met more, by
+	// changes of its plan, starts over with those it meets.
+	maxLimits = 64
+	// topNames is how many users and how many keys of a tenant are told apart.
+	topNames = 20
+	// refusedNames is how many names each table of refusals holds.
+	refusedNames = 64
+	// addressShards spreads the table of refused addresses; a power of two.
+	addressShards = 16
+	// idleAfter is how long a tenant without events is remembered.
+	idleAfter = 10 * time.Minute
+)
 
-// idleAfter is how long a tenant without events is remembered when room is needed.
-const idleAfter = 10 * time.Minute
-
-// Aggregator counts what was decided, in this process. Recording locks the tenant's own numbers for well under a
-// microsecond and nothing that all tenants share; its memory is bounded whatever clients send: tenants by maxTenants,
-// addresses and service tokens by fixed tables of the most refused.
+// Aggregator counts what was decided in this process. Record is its hot path; Collect, Snapshot and Take are for a Reporter.
 type Aggregator struct {
 	maxTenants int64
-	tenants    sync.Map // int64 → *tenantUsage
+	tenants    sync.Map // int64 → *tenantCell
 	size       atomic.Int64
-	lastSweep  atomic.Int64 // Unix seconds
 	dropped    atomic.Int64
 
-	anonymous [anonymousShards]tenantUsage // hits that only an address paid for
-	addresses [addressShards]topTable
-	services  topTable
-	wrong     topTable
+	anonymous, overflow, wrong cell
+	addresses                  [addressShards]*table
+	services                   *table
+
+	mu sync.Mutex // of everything below and of what is said to be the collector's; never taken by Record
+	collected
 }
 
-// anonymousShards spreads the traffic of nobody's, so that all of it does not meet on one lock.
-const anonymousShards = 8
+// tenantCell is a tenant on the hot path.
+type tenantCell struct {
+	cell
 
-// addressShards spreads the table of refused addresses; a power of two.
-const addressShards = 16
+	id          int64
+	called      atomic.Pointer[naming]
+	limits      atomic.Pointer[[]*limitCell]
+	users, keys atomic.Pointer[table]
+	mu          sync.Mutex // of whoever adds a limit or a table
+
+	seen tenantWindow // the collector's
+}
+
+// naming is what a tenant is called and the plan it has, as of its last event.
+type naming struct{ tenant, plan string }
 
 // NewAggregator makes one for at most maxTenants tenants (0: DefaultMaxTenants).
 func NewAggregator(maxTenants int) *Aggregator {
 	if maxTenants <= 0 {
 		maxTenants = DefaultMaxTenants
 	}
-	return &Aggregator{maxTenants: int64(maxTenants)}
+	a := &Aggregator{maxTenants: int64(maxTenants), services: newTable(refusedNames)}
+	for i := range a.addresses {
+		a.addresses[i] = newTable(refusedNames)
+	}
+	a.pending = make(map[rowKey]Counts)
+	return a
 }
 
 // Record counts one event.
 func (a *Aggregator) Record(ev Event) {
-	if ev.TenantID == 0 {
-		a.anonymous[ev.At.Nanosecond()/1000%anonymousShards].record(&ev)
-	} else if t := a.tenant(&ev); t != nil {
+	switch t := a.tenant(&ev); {
+	case ev.TenantID == 0:
+		a.anonymous.add(&ev)
+	case t == nil:
+		a.overflow.add(&ev)
+	default:
 		t.record(&ev)
 	}
 	if ev.Verdict == Refused {
 		if ev.Address != "" {
-			a.addresses[shardOf(ev.Address)].add(ev.Address, ev.At)
+			a.addresses[shardOf(ev.Address)].find(ev.Address).refused.Add(1)
 		}
 		if ev.Service != "" {
-			a.services.add(ev.Service, ev.At)
+			a.services.find(ev.Service).refused.Add(1)
 		}
 	}
 	if ev.WrongCredential {
-		a.wrong.add("", ev.At)
+		a.wrong.refused.Add(1)
 	}
 }
 
-// tenant finds or makes a tenant's numbers; nil when there are already as many tenants as may be.
-func (a *Aggregator) tenant(ev *Event) *tenantUsage {
+// tenant finds or makes a tenant's counters; nil for nobody's, and when there are already as many tenants as may be.
+func (a *Aggregator) tenant(ev *Event) *tenantCell {
+	if ev.TenantID == 0 {
+		return nil
+	}
 	if found, ok := a.tenants.Load(ev.TenantID); ok {
-		t, _ := found.(*tenantUsage)
+		t, _ := found.(*tenantCell)
 		return t
 	}
-	if a.size.Load() >= a.maxTenants && !a.sweep(ev.At) {
+	if a.size.Add(1) > a.maxTenants { // idle ones make room when they are collected
+		a.size.Add(-1)
 		a.dropped.Add(1)
 		return nil
 	}
-	found, loaded := a.tenants.LoadOrStore(ev.TenantID, &tenantUsage{})
-	if !loaded {
-		a.size.Add(1)
+	fresh := &tenantCell{id: ev.TenantID}
+	fresh.limits.Store(&[]*limitCell{})
+	fresh.called.Store(&naming{tenant: ev.Tenant, plan: ev.Plan})
+	found, loaded := a.tenants.LoadOrStore(ev.TenantID, fresh)
+	if loaded {
+		a.size.Add(-1)
 	}
-	t, _ := found.(*tenantUsage)
+	t, _ := found.(*tenantCell)
 	return t
 }
 
-// sweep forgets idle tenants, at most once a second, and reports whether there is room now.
-func (a *Aggregator) sweep(now time.Time) bool {
-	last, second := a.lastSweep.Load(), now.Unix()
-	if last == second || !a.lastSweep.CompareAndSwap(last, second) {
-		return false
+func (t *tenantCell) record(ev *Event) {
+	if called := t.called.Load(); called.plan != ev.Plan || called.tenant != ev.Tenant {
+		t.called.Store(&naming{tenant: ev.Tenant, plan: ev.Plan})
 	}
-	a.tenants.Range(func(id, value any) bool {
-		if t, ok := value.(*tenantUsage); ok && t.idleSince(now) >= idleAfter {
-			if _, was := a.tenants.LoadAndDelete(id); was {
-				a.size.Add(-1)
-			}
-		}
-		return true
-	})
-	return a.size.Load() < a.maxTenants
+	t.add(ev)
+	for i := range ev.Limits {
+		l := &ev.Limits[i]
+		t.limit(l.Name).add(ev, l)
+	}
+	if ev.User != "" {
+		t.table(&t.users).find(ev.User).add(ev)
+	}
+	if ev.Key != "" {
+		t.table(&t.keys).find(ev.Key).add(ev)
+	}
 }
 
-// Dropped is how many events were not counted because there were too many tenants.
+// limit finds or makes the counters of a limit.
+func (t *tenantCell) limit(name string) *limitCell {
+	for _, l := range *t.limits.Load() {
+		if l.name == name {
+			return l
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := *t.limits.Load()
+	for _, l := range old {
+		if l.name == name {
+			return l
+		}
+	}
+	if len(old) >= maxLimits {
+		old = nil
+	}
+	fresh := &limitCell{name: name}
+	list := append(append(make([]*limitCell, 0, len(old)+1), old...), fresh)
+	t.limits.Store(&list)
+	return fresh
+}
+
+// table finds or makes one of the tenant's tables.
+func (t *tenantCell) table(at *atomic.Pointer[table]) *table {
+	if found := at.Load(); found != nil {
+		return found
+	}
+	at.CompareAndSwap(nil, newTable(topNames))
+	return at.Load()
+}
+
+// Dropped is how many events were counted for no tenant because there were too many of them.
 func (a *Aggregator) Dropped() int64 { return a.dropped.Load() }
 
 // shardOf is FNV-1a over an address.

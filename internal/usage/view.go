@@ -91,6 +91,8 @@ type LimitUsage struct {
 	// HighSince is since when the limit has been at or above 80 %; zero when it is not. A stretch ends when five seconds of
 	// requests stay below, or with a minute of silence.
 	HighSince time.Time
+	// Watches: the limit is in shadow mode and never refuses.
+	Watches bool
 }
 
 // Refusals is how often a name was refused in this minute and the one before. Error bounds how much too high Count may be
