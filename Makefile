@@ -31,7 +31,7 @@ build: ## Build the static binary dist/pegel
 ##@ Change it
 
 .PHONY: setup
-setup: ## Install what is missing on this machine: Postgres, Redis, PgBouncer, curl, a C compiler (root on Debian; else names them)
+setup: ## Install what is missing on this machine: Postgres, Redis, PgBouncer, nginx, curl, a C compiler (root on Debian; else names them)
 	@scripts/setup test
 
 .PHONY: setup-run
@@ -39,11 +39,11 @@ setup-run:
 	@scripts/setup run
 
 .PHONY: test
-test: setup $(BIN)/gotestsum ## Run every test, with the race detector and in random order (PKG=./internal/... for some)
+test: setup $(BIN)/gotestsum $(BIN)/caddy ## Run every test, with the race detector and in random order (PKG=./internal/... for some)
 	$(BIN)/gotestsum --format pkgname -- -race -shuffle=on -timeout 20m -skip '^TestSoak' $(PKG)
 
 .PHONY: test-short
-test-short: setup $(BIN)/gotestsum ## Run the quick tests
+test-short: setup $(BIN)/gotestsum $(BIN)/caddy ## Run the quick tests
 	$(BIN)/gotestsum --format pkgname -- -short -timeout 5m -skip '^TestSoak' $(PKG)
 
 .PHONY: soak
@@ -83,6 +83,7 @@ tidy-check: ## Fail when a go.mod or go.sum is not tidy
 	@if [ -f bench/go.mod ]; then go -C bench mod tidy -diff; fi
 	go -C api/client/examples mod tidy -diff
 	go -C tools mod tidy -diff
+	go -C tools/caddy mod tidy -diff
 
 .PHONY: migrate-new
 migrate-new: ## Create the next migration (name=add_something)
@@ -100,3 +101,9 @@ $(BIN)/%: tools/go.mod tools/go.sum
 	@echo 'building $(@F) (once for each version; golangci-lint takes minutes)'
 	@mkdir -p $(BIN)
 	go -C tools build -buildvcs=false -o $@ $(tool)
+
+# Caddy is a peer in the tests of the front doors.
+$(BIN)/caddy: tools/caddy/go.mod tools/caddy/go.sum
+	@echo 'building caddy (once for each version; about a minute)'
+	@mkdir -p $(BIN)
+	go -C tools/caddy build -buildvcs=false -o $@ github.com/caddyserver/caddy/v2/cmd/caddy

@@ -78,10 +78,12 @@ func (m *machine) setUp(need string) (said string, installed []string) {
 // Guarantee: on a machine with Go and nothing else, `make run` and `make test` install what they need.
 func TestSetupInstallsWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	for need, want := range map[string]string{"run": "redis-server curl", "test": "redis-server curl pgbouncer gcc libc6-dev"} {
+	for need, want := range map[string]string{"run": "redis-server curl", "test": "redis-server curl pgbouncer nginx-light gcc libc6-dev"} {
 		m := newMachine(t)
-		if _, err := os.Stat("/usr/sbin/pgbouncer"); err == nil {
-			want = strings.Replace(want, "pgbouncer ", "", 1) // it is looked for there, too
+		for binary, name := range map[string]string{"pgbouncer": "pgbouncer", "nginx": "nginx-light"} {
+			if _, err := os.Stat("/usr/sbin/" + binary); err == nil {
+				want = strings.Replace(want, name+" ", "", 1) // it is looked for there, too
+			}
 		}
 		said, installed := m.setUp(need)
 		require.Equal(t, []string{want}, installed, need)
@@ -92,7 +94,7 @@ func TestSetupInstallsWhatIsMissing(t *testing.T) {
 func TestSetupDoesNothingWhenAllIsThere(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	for _, name := range []string{"valkey-server", "curl", "pgbouncer", "a-c-compiler"} {
+	for _, name := range []string{"valkey-server", "curl", "pgbouncer", "nginx", "a-c-compiler"} {
 		m.has(name, "")
 	}
 	for _, need := range []string{"run", "test"} {
