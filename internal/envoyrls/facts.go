@@ -77,7 +77,7 @@ func (s *service) read(d *extv3.RateLimitDescriptor, addend uint32, caller *tena
 		s.met.ignore(noSubject, "")
 		return element{ignored: true}
 	}
-	e := element{hit: decision.Hit{User: f.user, Key: f.key, Method: f.method, Path: f.path}}
+	e := element{hit: decision.Hit{User: f.user, Key: f.key, Method: f.method, Path: f.path, Door: decision.DoorEnvoy}}
 	if caller != nil {
 		e.hit.Service = caller.Name
 	}

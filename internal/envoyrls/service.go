@@ -77,6 +77,7 @@ func (s *service) caller(ctx context.Context) (decision.Caller, error) {
 	}
 	address, _ := s.engine.AddressPrefix(remote) // a Unix socket has none
 	caller := s.engine.Identify(credentials, address)
+	caller.Door = decision.DoorEnvoy
 	switch {
 	case !caller.Wrong() && caller.APIKey == nil && (caller.Service != nil || s.local):
 		return caller, nil

@@ -27,7 +27,7 @@ func (a *admin) authenticate(c *gin.Context) {
 	a.auditSignIn(c, token)
 	a.log.LogAttrs(ctx, slog.LevelInfo, "administrator not signed in",
 		slog.String("request_id", requestID(c)), slog.String("address", addressText(c)), slog.String("route", c.FullPath()))
-	caller := decision.Caller{Address: of(c).address}
+	caller := decision.Caller{Address: of(c).address, Door: decision.DoorAdmin}
 	d, err := a.engine.CountWrong(ctx, &caller, c.Request.Method, c.Request.URL.EscapedPath())
 	switch {
 	case errors.Is(err, decision.ErrNetworkDenied):

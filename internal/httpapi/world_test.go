@@ -28,6 +28,7 @@ import (
 	"github.com/pegel-dev/pegel/internal/audit"
 	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/httpapi"
+	"github.com/pegel-dev/pegel/internal/journal"
 	"github.com/pegel-dev/pegel/internal/postgres"
 	"github.com/pegel-dev/pegel/internal/problem"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
@@ -54,6 +55,7 @@ type world struct {
 	memory        *countingStore
 	usage         *usage.Aggregator
 	live          usage.Live
+	journal       *journal.Journal // its Run is left to the tests that are about it
 	health        *fixedHealth
 	holder        *fakeHolder
 	clock         *clock
@@ -179,8 +181,10 @@ func makeWorld(tb testing.TB, databaseURL string, level slog.Level, options ...p
 	w.refresh()
 
 	w.memory = &countingStore{Store: ratelimit.NewMemory(w.clock.micros, 0)}
+	recorded := postgres.NewJournal(pool, options...)
+	w.journal = journal.New(journal.Config{Sink: recorded, Replica: "test-1", Now: w.clock.now, Retention: 168 * time.Hour, FlushWithin: time.Minute, Log: log})
 	w.live = usage.NewReporter(usage.ReporterConfig{Aggregator: w.usage, Replica: w.health.replica, Now: w.clock.now, Log: log})
-	w.engine = decision.New(decision.Config{Store: w.memory, Directory: w.directory, Recorder: w.usage, Now: w.clock.now, Mode: ratelimit.Enforce, Log: log})
+	w.engine = decision.New(decision.Config{Store: w.memory, Directory: w.directory, Recorder: w.usage, Observer: w.journal, Now: w.clock.now, Mode: ratelimit.Enforce, Log: log})
 	addresses, err := decision.NewAddressResolver(decision.AddressConfig{
 		TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
 	})
@@ -192,7 +196,7 @@ func makeWorld(tb testing.TB, databaseURL string, level slog.Level, options ...p
 	refusals := audit.NewRefusals(w.repository.RecordRefusals, w.clock.now, log)
 	runUntilEnd(tb, refusals.Run)
 	admin, err := httpapi.NewAdmin(httpapi.AdminConfig{
-		Common: common, Repository: w.repository, Incidents: w.repository, Usage: w.live, Mode: ratelimit.Enforce, Refused: refusals.Note,
+		Common: common, Repository: w.repository, Journal: recorded, Incidents: w.repository, Usage: w.live, Mode: ratelimit.Enforce, Refused: refusals.Note,
 		SignIn: signin.New(signin.Config{Directory: w.directory, Now: w.clock.now, Bootstrap: bootstrap}),
 		Random: rand.Reader, Changed: func(ctx context.Context) { _ = w.poller.Refresh(ctx) },
 		Metrics: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
