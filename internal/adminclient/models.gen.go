@@ -2000,7 +2000,7 @@ type Cursor = string
 // IdempotencyKey defines model for IdempotencyKey.
 type IdempotencyKey = string
 
-// IfMatch defines model for IfMatch.
+// IfMatch Example: "3"
 type IfMatch = string
 
 // IfNoneMatch defines model for IfNoneMatch.

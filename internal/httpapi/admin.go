@@ -53,7 +53,7 @@ func decodeBody(c *gin.Context, into any) error {
 	if err == nil {
 		return nil
 	}
-	return invalid(unmarshalPointer(err), "must be a whole number, without exponent, of at most 64 bits")
+	return invalid(unmarshalPointer(raw, err), "must be a whole number, without exponent, of at most 64 bits")
 }
 
 // parseJSON reads a value for the schema; its numbers stay as they were written.

@@ -37,6 +37,9 @@ func jsonRoutes() [][2]string {
 		{http.MethodPut, "/admin/address-policy"},
 		{http.MethodPut, "/admin/mode"},
 		{http.MethodPost, "/v1/refund"},
+		{http.MethodPut, "/admin/tenants/school-17/overrides/requests-per-minute"},
+		{http.MethodPost, "/admin/networks"},
+		{http.MethodPost, "/admin/configuration"},
 	}
 }
 

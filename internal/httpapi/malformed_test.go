@@ -164,7 +164,7 @@ func TestMalformedAdministrationIsRefused(t *testing.T) {
 		limit(`"limit":1`):                                                                                  "/limits/0/window",
 		limit(`"limit":-1,"window":"1m"`):                                                                   "/limits/0/limit",
 		limit(`"limit":1.5,"window":"1m"`):                                                                  "/limits/0/limit",
-		limit(`"limit":1e3,"window":"1m"`):                                                                  "/limits/limit",
+		limit(`"limit":1e3,"window":"1m"`):                                                                  "/limits/0/limit",
 		limit(`"limit":1000000000001,"window":"1m"`):                                                        "/limits/0/limit",
 		limit(`"limit":9223372036854775807,"window":"1m"`):                                                  "/limits/0/limit",
 		limit(`"limit":9223372036854775808,"window":"1m"`):                                                  "/limits/0/limit",

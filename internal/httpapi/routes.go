@@ -28,6 +28,7 @@ func publicRouter(cfg PublicConfig) *gin.Engine {
 	router := s.router()
 	cfg.probes(router, s)
 
+	router.GET("/", func(c *gin.Context) { c.Redirect(http.StatusFound, "/docs") })
 	router.GET("/openapi.yaml", d.document)
 	router.GET("/docs", d.page)
 	router.GET("/docs/:file", d.file)

@@ -131,11 +131,39 @@ func timeOrNull(t time.Time) *time.Time {
 	return pointer(t.UTC())
 }
 
-// unmarshalPointer is where encoding/json stumbled, without the element numbers it does not tell.
-func unmarshalPointer(err error) string {
+// unmarshalPointer is where encoding/json stumbled over a number. It tells the names on the way and no element numbers: those are
+// looked for in the body.
+func unmarshalPointer(raw []byte, err error) string {
 	var wrongType *json.UnmarshalTypeError
 	if !errors.As(err, &wrongType) || wrongType.Field == "" {
 		return ""
 	}
-	return "/" + strings.ReplaceAll(wrongType.Field, ".", "/")
+	names := strings.Split(wrongType.Field, ".")
+	if body, err := parseJSON(raw); err == nil {
+		if pointer, ok := oddNumber(body, names); ok {
+			return pointer
+		}
+	}
+	return "/" + strings.Join(names, "/")
+}
+
+// oddNumber finds the first number below some names that is no integer of 64 bits.
+func oddNumber(value any, names []string) (pointer string, ok bool) {
+	switch v := value.(type) {
+	case json.Number:
+		_, err := strconv.ParseInt(v.String(), 10, 64)
+		return "", err != nil && len(names) == 0
+	case map[string]any:
+		if len(names) > 0 {
+			pointer, ok = oddNumber(v[names[0]], names[1:])
+			return "/" + names[0] + pointer, ok
+		}
+	case []any:
+		for i := range v {
+			if pointer, ok = oddNumber(v[i], names); ok {
+				return "/" + strconv.Itoa(i) + pointer, true
+			}
+		}
+	}
+	return "", false
 }

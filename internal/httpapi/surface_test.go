@@ -69,7 +69,7 @@ func TestTheDocumentationNeedsNoOtherHost(t *testing.T) {
 func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for _, path := range []string{"/", "/v1", "/v1/", "/v1/check/", "/v1/checks", "/admin/plans", "/V1/check", "//v1/check"} {
+	for _, path := range []string{"/none", "/v1", "/v1/", "/v1/check/", "/v1/checks", "/admin/plans", "/V1/check", "//v1/check"} {
 		w.do(w.public, request{method: http.MethodPost, path: path}).problem(problem.NotFound)
 	}
 	w.do(w.admin, request{method: http.MethodPost, path: "/v1/check"}).problem(problem.NotFound)
