@@ -50,6 +50,7 @@ func (a *App) openAlerts() error {
 				Name: a.name, Instance: instance, Source: string(a.health.source()), Redis: a.health.redis(), Postgres: a.health.postgres(),
 			}
 		},
+		Lost:    func() int64 { return a.journal.Stats().DroppedRequests },
 		Outlets: outlets, Policy: alert.Policy{Contact: a.cfg.AlertTenantContact, Reminder: a.cfg.AlertReminder},
 		Now: a.now, Log: a.log, Counted: countMessages(a.metrics),
 	})

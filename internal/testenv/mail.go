@@ -43,6 +43,7 @@ type MailServer struct {
 	mails   []Mail
 	refused []string // recipients it does not know
 	failing error
+	hangUp  bool
 }
 
 // MailOptions say how a MailServer is.
@@ -114,6 +115,13 @@ func (m *MailServer) Fail(err error) {
 	m.failing = err
 }
 
+// HangUp makes it take every mail and break the connection before it says so.
+func (m *MailServer) HangUp() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hangUp = true
+}
+
 // mailSession is one connection.
 type mailSession struct {
 	server *MailServer
@@ -165,6 +173,9 @@ func (s *mailSession) Data(r io.Reader) error {
 	}
 	s.mail.Raw = raw
 	s.server.mails = append(s.server.mails, s.mail)
+	if s.server.hangUp {
+		return s.conn.Conn().Close()
+	}
 	return nil
 }
 
