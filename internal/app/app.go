@@ -74,6 +74,7 @@ type App struct {
 	health     *health
 	rls        *envoyrls.Server // nil: off
 	ready      chan struct{}    // closed when the replica first can decide
+	draining   chan struct{}    // closed when the drain begins: live pages end
 }
 
 // New builds a replica and binds its listeners. It asks no store: Postgres and Redis may be down. An error is one line;
@@ -90,7 +91,7 @@ func New(ctx context.Context, cfg *Config, opts Options) (*App, error) {
 		opts.Name = host
 	}
 	a := &App{
-		cfg: cfg, log: opts.Log, now: opts.Now, name: opts.Name, version: opts.Version, ready: make(chan struct{}),
+		cfg: cfg, log: opts.Log, now: opts.Now, name: opts.Name, version: opts.Version, ready: make(chan struct{}), draining: make(chan struct{}),
 		directory: tenants.NewDirectory(0), usage: usage.NewAggregator(0), metrics: newMetrics(opts.Version),
 	}
 	a.listeners.log = opts.Log
@@ -184,7 +185,7 @@ func (a *App) openAdmin(ctx context.Context, common httpapi.Common, cert *certif
 	h, err := httpapi.NewAdmin(httpapi.AdminConfig{ //nolint:contextcheck // handlers take their request's
 		Common: common, Repository: a.repository, Journal: a.recorded, Incidents: a.repository, Usage: a.reporter, SignIn: admins, Refused: a.refusals.Note, Mode: ratelimit.Mode(a.cfg.Mode),
 		Random: rand.Reader, Changed: a.ownChange,
-		Metrics: promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}),
+		Metrics: promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}), Pages: a.pages(common, admins),
 	})
 	if err != nil {
 		return fmt.Errorf("build the admin interface: %w", err)
@@ -279,6 +280,7 @@ func (a *App) drain(ctx context.Context) error {
 		a.rls.Drain()
 	}
 	a.listeners.draining.Store(true)
+	close(a.draining)
 	a.log.Info("draining", slog.Duration("pause", a.cfg.DrainPause), slog.Duration("timeout", a.cfg.DrainTimeout))
 	pause := time.NewTimer(a.cfg.DrainPause)
 	defer pause.Stop()

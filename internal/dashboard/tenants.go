@@ -1,0 +1,162 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/pegel-dev/pegel/internal/httpapi/gen"
+	"github.com/pegel-dev/pegel/internal/usage"
+)
+
+// page is one page of a list of the API.
+type page[T any] struct {
+	Items      []T    `json:"items"`
+	NextCursor string `json:"next_cursor"`
+}
+
+// tenantsView is the list of tenants.
+type tenantsView struct {
+	Search, Plan, Status string
+	Plans                []gen.Plan
+	Rows                 []tenantRow
+	// Next is the address of the page after this one, First of the first one; empty: there is none.
+	Next, First string
+	Failure     *failure
+}
+
+// tenantRow is a tenant with what it uses now, when that is known.
+type tenantRow struct {
+	gen.Tenant
+
+	Usage *usage.TenantUsage
+}
+
+// tenants is GET /dashboard/tenants.
+func (d *Dashboard) tenants(x *exchange) { x.tenants(http.StatusOK) }
+
+func (x *exchange) tenants(status int) {
+	query := x.r.URL.Query()
+	v := tenantsView{Search: query.Get("search"), Plan: query.Get("plan"), Status: query.Get("status")}
+	filter := url.Values{}
+	for name, value := range map[string]string{"search": strings.TrimSpace(v.Search), "plan": v.Plan, "status": v.Status} {
+		if value != "" {
+			filter.Set(name, value)
+		}
+	}
+	asked := url.Values{"limit": {"50"}}
+	for name, values := range filter {
+		asked[name] = values
+	}
+	if cursor := query.Get("cursor"); cursor != "" {
+		asked.Set("cursor", cursor)
+		v.First = "/dashboard/tenants?" + filter.Encode()
+	}
+	var list page[gen.Tenant]
+	if err := x.get("/admin/tenants", asked, &list); err != nil {
+		v.Failure = x.failureOf(err)
+	}
+	for i := range list.Items {
+		row := tenantRow{Tenant: list.Items[i]}
+		if using, ok := x.d.Live.Tenant(x.r.Context(), row.Id); ok {
+			row.Usage = &using
+		}
+		v.Rows = append(v.Rows, row)
+	}
+	if list.NextCursor != "" {
+		filter.Set("cursor", list.NextCursor)
+		v.Next = "/dashboard/tenants?" + filter.Encode()
+	}
+	v.Plans = x.plans()
+	out := x.view("tenants", "Tenants", v)
+	if x.r.Header.Get("HX-Request") != "" && x.r.Method == http.MethodGet {
+		x.fragment(out, "rows")
+		return
+	}
+	x.show(status, out)
+}
+
+// plans are the plans to choose from; none while they cannot be read.
+func (x *exchange) plans() []gen.Plan {
+	var list page[gen.Plan]
+	if err := x.get("/admin/plans", url.Values{"limit": {"500"}}, &list); err != nil {
+		return nil // the page says so elsewhere
+	}
+	return list.Items
+}
+
+// createTenant is POST /dashboard/tenants.
+func (d *Dashboard) createTenant(x *exchange) {
+	f, ok := x.readForm("create")
+	if !ok {
+		return
+	}
+	body := map[string]any{"slug": f.text("slug"), "name": f.text("name"), "plan": f.text("plan"), "contact_email": f.text("contact_email")}
+	if _, err := x.call(call{method: http.MethodPost, path: "/admin/tenants", body: body, once: f.text("once")}, nil); err != nil {
+		x.refused(f, err, x.tenants)
+		return
+	}
+	x.done("/dashboard/tenants/"+segment(f.text("slug")), "tenant-created")
+}
+
+// changeTenant is POST /dashboard/tenants/{tenant}: only the fields that its form has.
+func (d *Dashboard) changeTenant(x *exchange) {
+	f, ok := x.readForm("tenant")
+	if !ok {
+		return
+	}
+	body, done := map[string]any{}, "tenant-changed"
+	for _, name := range []string{"name", "plan", "contact_email", "status"} {
+		if _, given := f.Values[name]; given {
+			body[name] = f.text(name)
+		}
+	}
+	switch body["status"] {
+	case "suspended":
+		done = "tenant-suspended"
+	case "active":
+		done = "tenant-activated"
+	}
+	slug := x.r.PathValue("tenant")
+	if _, err := x.call(call{method: http.MethodPatch, path: tenantPath(slug), body: body, etag: f.text("etag")}, nil); err != nil {
+		x.refused(f, err, x.tenantPage)
+		return
+	}
+	x.done(tenantPage(slug), done)
+}
+
+// deleteTenant is POST /dashboard/tenants/{tenant}/delete.
+func (d *Dashboard) deleteTenant(x *exchange) {
+	f, ok := x.readForm("delete")
+	if !ok {
+		return
+	}
+	slug := x.r.PathValue("tenant")
+	if f.text("confirm") != slug {
+		f.wrong("/confirm", "must be the tenant's slug")
+		x.refused(f, nil, x.tenantPage)
+		return
+	}
+	if _, err := x.call(call{method: http.MethodDelete, path: tenantPath(slug), etag: f.text("etag")}, nil); err != nil {
+		x.refused(f, err, x.tenantPage)
+		return
+	}
+	x.done("/dashboard/tenants", "tenant-deleted")
+}
+
+// resetTenant is POST /dashboard/tenants/{tenant}/reset.
+func (d *Dashboard) resetTenant(x *exchange) {
+	f, ok := x.readForm("reset")
+	if !ok {
+		return
+	}
+	slug := x.r.PathValue("tenant")
+	if _, err := x.call(call{method: http.MethodPost, path: tenantPath(slug) + "/reset", once: f.text("once")}, nil); err != nil {
+		x.refused(f, err, x.tenantPage)
+		return
+	}
+	x.done(tenantPage(slug), "tenant-reset")
+}
+
+func tenantPath(slug string) string { return "/admin/tenants/" + segment(slug) }
+func tenantPage(slug string) string { return "/dashboard/tenants/" + segment(slug) }
