@@ -713,6 +713,51 @@ func (e TenantStatus) Valid() bool {
 	}
 }
 
+// Defines values for UsageSplit.
+const (
+	UsageSplitKey   UsageSplit = "key"
+	UsageSplitLimit UsageSplit = "limit"
+	UsageSplitUser  UsageSplit = "user"
+)
+
+// Valid indicates whether the value is a known member of the UsageSplit enum.
+func (e UsageSplit) Valid() bool {
+	switch e {
+	case UsageSplitKey:
+		return true
+	case UsageSplitLimit:
+		return true
+	case UsageSplitUser:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for UsageStep.
+const (
+	N1h  UsageStep = "1h"
+	N1m  UsageStep = "1m"
+	N24h UsageStep = "24h"
+	N5m  UsageStep = "5m"
+)
+
+// Valid indicates whether the value is a known member of the UsageStep enum.
+func (e UsageStep) Valid() bool {
+	switch e {
+	case N1h:
+		return true
+	case N1m:
+		return true
+	case N24h:
+		return true
+	case N5m:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ValidationProblemError.
 const (
 	ValidationProblemErrorConflict             ValidationProblemError = "conflict"
@@ -1534,6 +1579,23 @@ type LimitState struct {
 	WindowMs int64 `json:"window_ms"`
 }
 
+// LimitUsage defines model for LimitUsage.
+type LimitUsage struct {
+	// At When that request was.
+	At        time.Time  `json:"at"`
+	HighSince *time.Time `json:"high_since"`
+	Limit     int64      `json:"limit"`
+	Mode      Mode       `json:"mode"`
+	Name      string     `json:"name"`
+
+	// Peak The highest of the last minute.
+	Peak float64 `json:"peak"`
+
+	// Used After the last request that met the limit; of a limit per user or key, that user's or key's.
+	Used        int64   `json:"used"`
+	Utilization float64 `json:"utilization"`
+}
+
 // LoggedRequest defines model for LoggedRequest.
 type LoggedRequest struct {
 	Address *string `json:"address,omitempty"`
@@ -1712,15 +1774,33 @@ type ProblemError string
 
 // RateLimits defines model for RateLimits.
 type RateLimits struct {
-	// Anonymous Requests of the last minute that no tenant pays for.
-	Anonymous            Traffic               `json:"anonymous"`
-	GeneratedAt          time.Time             `json:"generated_at"`
-	RefusedAddresses     []RefusedAddress      `json:"refused_addresses"`
+	// ActiveTenants Tenants with requests in the last 60 seconds.
+	ActiveTenants int `json:"active_tenants"`
+
+	// Anonymous Requests of the last 60 seconds; `anonymous` are those that no tenant pays for.
+	Anonymous   Traffic   `json:"anonymous"`
+	GeneratedAt time.Time `json:"generated_at"`
+
+	// High Tenants at or above 0.8 of a limit, longest first; at most 200.
+	High []TenantUsage `json:"high"`
+
+	// Missing What could not be asked for the part of other replicas: `redis`, `postgres`.
+	Missing          []string         `json:"missing"`
+	RefusedAddresses []RefusedAddress `json:"refused_addresses"`
+
+	// RefusedServiceTokens Service tokens whose own address was refused by an address limit: the limits are too tight, or the token lacks the exemption.
+	// What a service asked for a tenant is that tenant's.
 	RefusedServiceTokens []RefusedServiceToken `json:"refused_service_tokens"`
 	Replicas             []ReplicaState        `json:"replicas"`
-	Tenants              []TenantUsage         `json:"tenants"`
 
-	// WrongCredentials Requests with a wrong credential, in this minute and the one before.
+	// Series The last hour in steps of ten seconds, oldest first.
+	Series  []TrafficPoint `json:"series"`
+	Tenants []TenantUsage  `json:"tenants"`
+
+	// Total Requests of the last 60 seconds; `anonymous` are those that no tenant pays for.
+	Total Traffic `json:"total"`
+
+	// WrongCredentials Requests with a wrong credential in the last 60 seconds.
 	WrongCredentials int64 `json:"wrong_credentials"`
 }
 
@@ -1798,16 +1878,33 @@ type RefusedServiceToken struct {
 
 // ReplicaState defines model for ReplicaState.
 type ReplicaState struct {
+	// Instance One run of the process; a restart makes another.
+	Instance string `json:"instance"`
+
 	// Postgres `unconfigured`: there is none, by settings.
 	Postgres StoreState `json:"postgres"`
 
+	// PostgresBreaker `closed`, `half_open` or `open`.
+	PostgresBreaker string `json:"postgres_breaker"`
+
 	// Redis `unconfigured`: there is none, by settings.
-	Redis   StoreState `json:"redis"`
-	Replica string     `json:"replica"`
+	Redis StoreState `json:"redis"`
+
+	// RedisBreaker `closed`, `half_open`, `open`, or empty without Redis.
+	RedisBreaker string `json:"redis_breaker"`
+	Replica      string `json:"replica"`
+
+	// ReportedAt By the replica's own clock. One that has not reported for 15 seconds is not shown.
+	ReportedAt time.Time `json:"reported_at"`
 
 	// Since Since when this source decides.
-	Since  *time.Time `json:"since,omitempty"`
-	Source SourceName `json:"source"`
+	Since     *time.Time `json:"since,omitempty"`
+	Source    SourceName `json:"source"`
+	StartedAt time.Time  `json:"started_at"`
+
+	// Status That of `/readyz`: `ok`, `degraded`, `starting` or `draining`.
+	Status  string `json:"status"`
+	Version string `json:"version"`
 }
 
 // RequestGap Rows that a replica had no room for while Postgres did not take them.
@@ -1953,7 +2050,10 @@ type TenantUsage struct {
 
 	// LimitName The tightest limit; empty when none applied.
 	LimitName string `json:"limit_name"`
-	Plan      string `json:"plan"`
+
+	// Limits Its own limits that requests met, by name.
+	Limits []LimitUsage `json:"limits"`
+	Plan   string       `json:"plan"`
 
 	// Refused Requests of the last minute that were refused.
 	Refused int64 `json:"refused"`
@@ -1965,12 +2065,86 @@ type TenantUsage struct {
 	Utilization float64 `json:"utilization"`
 }
 
-// Traffic Requests of the last minute that no tenant pays for.
+// Traffic Requests of the last 60 seconds; `anonymous` are those that no tenant pays for.
 type Traffic struct {
 	Allowed int64 `json:"allowed"`
 	Refused int64 `json:"refused"`
 	Slowed  int64 `json:"slowed"`
 }
+
+// TrafficPoint Requests per second in one step.
+type TrafficPoint struct {
+	Allowed float64 `json:"allowed"`
+
+	// At Start of the step.
+	At      time.Time `json:"at"`
+	Refused float64   `json:"refused"`
+	Slowed  float64   `json:"slowed"`
+}
+
+// UsageCounts defines model for UsageCounts.
+type UsageCounts struct {
+	// Allowed Requests that passed at full speed.
+	Allowed int64 `json:"allowed"`
+
+	// Exempt Requests that a service token spared the address limits, of all of them.
+	Exempt int64 `json:"exempt"`
+
+	// Peak Highest utilization.
+	Peak    float64 `json:"peak"`
+	Refused int64   `json:"refused"`
+
+	// Slowed Requests that were delayed.
+	Slowed int64 `json:"slowed"`
+
+	// Units Cost of what was let through.
+	Units int64 `json:"units"`
+}
+
+// UsageHistory defines model for UsageHistory.
+type UsageHistory struct {
+	By   *UsageSplit `json:"by,omitempty"`
+	From time.Time   `json:"from"`
+
+	// Series One per name; without `by` one for the tenant, or none when it made no request.
+	Series []struct {
+		// Name Limit, user or key; empty for the tenant.
+		Name   string       `json:"name"`
+		Points []UsagePoint `json:"points"`
+		Total  UsageCounts  `json:"total"`
+	} `json:"series"`
+	Step   UsageStep `json:"step"`
+	Tenant string    `json:"tenant"`
+	To     time.Time `json:"to"`
+}
+
+// UsagePoint defines model for UsagePoint.
+type UsagePoint struct {
+	// Allowed Requests that passed at full speed.
+	Allowed int64 `json:"allowed"`
+
+	// At Start of the step.
+	At time.Time `json:"at"`
+
+	// Exempt Requests that a service token spared the address limits, of all of them.
+	Exempt int64 `json:"exempt"`
+
+	// Peak Highest utilization.
+	Peak    float64 `json:"peak"`
+	Refused int64   `json:"refused"`
+
+	// Slowed Requests that were delayed.
+	Slowed int64 `json:"slowed"`
+
+	// Units Cost of what was let through.
+	Units int64 `json:"units"`
+}
+
+// UsageSplit defines model for UsageSplit.
+type UsageSplit string
+
+// UsageStep defines model for UsageStep.
+type UsageStep string
 
 // ValidationProblem defines model for ValidationProblem.
 type ValidationProblem struct {
@@ -2430,6 +2604,21 @@ type ListOverridesParams struct {
 type ResetTenantParams struct {
 	// IdempotencyKey Repeating a request with the same key and body within 24 h answers what the first one did, without its secret; another body is a 409.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// GetTenantUsageParams defines parameters for GetTenantUsage.
+type GetTenantUsageParams struct {
+	// From Start, rounded down to a step; one hour before `to` without it.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To End, rounded up to a step; now without it.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+
+	// Step Without it the finest with at most 400 steps. At most 1,500 steps are answered.
+	Step *UsageStep `form:"step,omitempty" json:"step,omitempty"`
+
+	// By Split the numbers.
+	By *UsageSplit `form:"by,omitempty" json:"by,omitempty"`
 }
 
 // AuthzForwardParams defines parameters for AuthzForward.

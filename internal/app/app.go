@@ -183,7 +183,7 @@ func (a *App) openPublic(ctx context.Context, common httpapi.Common, holder *dec
 func (a *App) openAdmin(ctx context.Context, common httpapi.Common, cert *certificate) error {
 	admins := signin.New(signin.Config{Directory: a.directory, Now: a.now, Bootstrap: string(a.cfg.AdminToken), Used: a.lastUsed.Note})
 	h, err := httpapi.NewAdmin(httpapi.AdminConfig{ //nolint:contextcheck // handlers take their request's
-		Common: common, Repository: a.repository, Journal: a.recorded, Incidents: a.repository, Usage: a.reporter, SignIn: admins, Refused: a.refusals.Note, Mode: ratelimit.Mode(a.cfg.Mode),
+		Common: common, Repository: a.repository, Journal: a.recorded, Incidents: a.repository, Usage: a.reporter, History: postgres.NewUsageHistory(a.repository), SignIn: admins, Refused: a.refusals.Note, Mode: ratelimit.Mode(a.cfg.Mode),
 		Random: rand.Reader, Changed: a.ownChange,
 		Metrics: promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}), Pages: a.pages(common, admins),
 	})

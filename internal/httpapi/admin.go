@@ -32,6 +32,7 @@ type admin struct {
 	journal    journal.Reader
 	incidents  alert.Incidents
 	usage      usage.Live
+	history    usage.History
 	health     Health
 	mode       ratelimit.Mode
 	random     io.Reader

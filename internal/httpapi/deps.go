@@ -91,6 +91,8 @@ type AdminConfig struct {
 	// Incidents are what alerts found (*postgres.Repository).
 	Incidents alert.Incidents
 	Usage     usage.Live
+	// History is what tenants used (*postgres.UsageHistory).
+	History usage.History
 	// SignIn knows the administrators.
 	SignIn *signin.Verifier
 	// Refused is told of refused attempts, for the audit log ((*audit.Refusals).Note); nil: nobody is.

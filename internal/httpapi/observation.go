@@ -27,9 +27,20 @@ func (a *admin) GetRateLimits(c *gin.Context, params gen.GetRateLimitsParams) {
 		RefusedAddresses:     make([]gen.RefusedAddress, len(now.Addresses)),
 		RefusedServiceTokens: make([]gen.RefusedServiceToken, len(now.Services)),
 		Replicas:             make([]gen.ReplicaState, len(now.Replicas)),
+		ActiveTenants:        now.Active,
+		High:                 make([]gen.TenantUsage, len(now.High)),
+		Total:                gen.Traffic{Allowed: now.Total.Admitted, Slowed: now.Total.Slowed, Refused: now.Total.Refused},
+		Series:               make([]gen.TrafficPoint, len(now.Series)),
+		Missing:              append([]string{}, now.Missing...),
 	}
 	for i := range now.Tenants {
 		body.Tenants[i] = showUsage(&now.Tenants[i])
+	}
+	for i := range now.High {
+		body.High[i] = showUsage(&now.High[i])
+	}
+	for i, p := range now.Series {
+		body.Series[i] = gen.TrafficPoint{At: p.At, Allowed: p.Allowed, Slowed: p.Slowed, Refused: p.Refused}
 	}
 	for i, r := range now.Addresses {
 		body.RefusedAddresses[i] = gen.RefusedAddress{Address: r.Name, Refused: r.Count}
@@ -44,8 +55,19 @@ func (a *admin) GetRateLimits(c *gin.Context, params gen.GetRateLimitsParams) {
 }
 
 func showUsage(u *usage.TenantUsage) gen.TenantUsage {
+	limits := make([]gen.LimitUsage, len(u.Limits))
+	for i := range u.Limits {
+		l := &u.Limits[i]
+		mode := gen.Enforce
+		if l.Watches {
+			mode = gen.Shadow
+		}
+		limits[i] = gen.LimitUsage{
+			Name: l.Name, Used: l.Used, Limit: l.Limit, Utilization: l.Utilization, Peak: l.Peak, At: l.At, HighSince: timeOrNull(l.HighSince), Mode: mode,
+		}
+	}
 	return gen.TenantUsage{
-		Tenant: u.Tenant, Plan: u.Plan, LimitName: u.LimitName, Used: u.Used, Limit: u.Limit, Utilization: u.Utilization,
+		Limits: limits, Tenant: u.Tenant, Plan: u.Plan, LimitName: u.LimitName, Used: u.Used, Limit: u.Limit, Utilization: u.Utilization,
 		Allowed: u.Last60s.Admitted, Slowed: u.Last60s.Slowed, Refused: u.Last60s.Refused, HighSince: timeOrNull(u.HighSince),
 	}
 }
@@ -53,6 +75,7 @@ func showUsage(u *usage.TenantUsage) gen.TenantUsage {
 func showReplica(r *usage.Replica) gen.ReplicaState {
 	return gen.ReplicaState{
 		Replica: r.Name, Source: gen.SourceName(r.Source), Redis: gen.StoreState(r.Redis), Postgres: gen.StoreState(r.Postgres),
-		Since: timeOrNull(r.Since),
+		Since: timeOrNull(r.Since), Instance: r.Instance, Version: r.Version, Status: r.Status,
+		RedisBreaker: r.RedisBreaker, PostgresBreaker: r.PostgresBreaker, StartedAt: r.StartedAt, ReportedAt: r.ReportedAt,
 	}
 }

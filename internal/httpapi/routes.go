@@ -56,7 +56,7 @@ func NewAdmin(cfg AdminConfig) (http.Handler, error) {
 	}
 	s := cfg.surface(`Bearer realm="pegel admin"`)
 	a := &admin{
-		surface: s, engine: cfg.Engine, directory: cfg.Directory, repository: cfg.Repository, journal: cfg.Journal, incidents: cfg.Incidents, usage: cfg.Usage, health: cfg.Health,
+		surface: s, engine: cfg.Engine, directory: cfg.Directory, repository: cfg.Repository, journal: cfg.Journal, incidents: cfg.Incidents, usage: cfg.Usage, history: cfg.History, health: cfg.Health,
 		mode: cfg.Mode, random: cfg.Random, changed: cfg.Changed, admins: cfg.SignIn, refused: cfg.Refused,
 		large: make(chan struct{}, 1),
 	}
@@ -140,6 +140,7 @@ func (a *admin) routes() []adminRoute {
 		{put, "/admin/mode", operator, bound.PutMode},
 
 		{get, "/admin/rate-limits", viewer, bound.GetRateLimits},
+		{get, "/admin/tenants/:tenant/usage", viewer, bound.GetTenantUsage},
 		{get, "/admin/decisions/:id", viewer, bound.GetDecision},
 		{get, "/admin/requests", viewer, bound.ListRequests},
 		{get, "/admin/requests/export", viewer, bound.ExportRequests},

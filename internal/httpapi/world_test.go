@@ -196,7 +196,7 @@ func makeWorld(tb testing.TB, databaseURL string, level slog.Level, options ...p
 	refusals := audit.NewRefusals(w.repository.RecordRefusals, w.clock.now, log)
 	runUntilEnd(tb, refusals.Run)
 	admin, err := httpapi.NewAdmin(httpapi.AdminConfig{
-		Common: common, Repository: w.repository, Journal: recorded, Incidents: w.repository, Usage: w.live, Mode: ratelimit.Enforce, Refused: refusals.Note,
+		Common: common, Repository: w.repository, Journal: recorded, Incidents: w.repository, Usage: w.live, History: postgres.NewUsageHistory(w.repository), Mode: ratelimit.Enforce, Refused: refusals.Note,
 		SignIn: signin.New(signin.Config{Directory: w.directory, Now: w.clock.now, Bootstrap: bootstrap}),
 		Random: rand.Reader, Changed: func(ctx context.Context) { _ = w.poller.Refresh(ctx) },
 		Metrics: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {

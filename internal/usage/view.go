@@ -113,7 +113,7 @@ type Replica struct {
 	Status string `json:"status"`
 	// Source is the store that decides now.
 	Source string `json:"source"`
-	// Redis and Postgres are "up", "down" or "unconfigured"; their breakers "closed", "half-open", "open" or empty.
+	// Redis and Postgres are "up", "down" or "unconfigured"; their breakers "closed", "half_open", "open" or empty.
 	Redis           string `json:"redis"`
 	Postgres        string `json:"postgres"`
 	RedisBreaker    string `json:"redis_breaker,omitempty"`

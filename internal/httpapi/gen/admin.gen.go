@@ -140,6 +140,9 @@ type ServerInterface interface {
 	// ResetTenant Clear a tenant's counters
 	// (POST /admin/tenants/{tenant}/reset)
 	ResetTenant(c *gin.Context, tenant TenantSlug, params ResetTenantParams)
+	// GetTenantUsage What a tenant used
+	// (GET /admin/tenants/{tenant}/usage)
+	GetTenantUsage(c *gin.Context, tenant TenantSlug, params GetTenantUsageParams)
 }
 
 // ServerInterfaceWrapper converts contexts to parameters.
@@ -2053,6 +2056,66 @@ func (siw *ServerInterfaceWrapper) ResetTenant(c *gin.Context) {
 	siw.Handler.ResetTenant(c, tenant, params)
 }
 
+// GetTenantUsage operation middleware
+func (siw *ServerInterfaceWrapper) GetTenantUsage(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "tenant" -------------
+	var tenant TenantSlug
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant", c.Param("tenant"), &tenant, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetTenantUsageParams
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", c.Request.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter from: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", c.Request.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter to: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "step" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "step", c.Request.URL.Query(), &params.Step, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter step: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "by" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "by", c.Request.URL.Query(), &params.By, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter by: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetTenantUsage(c, tenant, params)
+}
+
 // GinServerOptions provides options for the Gin server.
 type GinServerOptions struct {
 	BaseURL      string
@@ -2095,6 +2158,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/admin/tenants/:tenant/keys", wrapper.CreateKey)
 	router.DELETE(options.BaseURL+"/admin/tenants/:tenant/keys/:id", wrapper.RevokeKey)
 	router.POST(options.BaseURL+"/admin/tenants/:tenant/keys/:id/rotate", wrapper.RotateKey)
+	router.GET(options.BaseURL+"/admin/tenants/:tenant/usage", wrapper.GetTenantUsage)
 	router.GET(options.BaseURL+"/admin/tenants/:tenant/overrides", wrapper.ListOverrides)
 	router.DELETE(options.BaseURL+"/admin/tenants/:tenant/overrides/:limit", wrapper.DeleteOverride)
 	router.PUT(options.BaseURL+"/admin/tenants/:tenant/overrides/:limit", wrapper.PutOverride)
