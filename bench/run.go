@@ -12,6 +12,7 @@ import (
 // The tables.
 const (
 	overHTTP   = "http"
+	overGRPC   = "envoy"
 	onRedis    = "redis"
 	onManyKeys = "many"
 	onHotKey   = "hot"
@@ -21,6 +22,7 @@ const (
 
 var tables = []struct{ name, title string }{
 	{overHTTP, "Over HTTP: POST /v1/check on loopback, keep-alive, 1,000 tenants unless it says otherwise. Ratio to the fixed answer."},
+	{overGRPC, "Over gRPC: Envoy's rate-limit service on loopback; p50 and p99 are those of a call. Ratio to POST /v1/check."},
 	{onRedis, "As a library on Redis, 1,000 counters. Ratio to the plain sliding log over rueidis."},
 	{onManyKeys, "The same, 100,000 counters."},
 	{onHotKey, "The same, all callers on one counter."},
@@ -31,6 +33,7 @@ var tables = []struct{ name, title string }{
 // columns of CPU time, by table.
 var columns = map[string][]string{
 	overHTTP:   {"service", "redis", "postgres"},
+	overGRPC:   {"service", "redis"},
 	onRedis:    {"client", "redis"},
 	onManyKeys: {"client", "redis"},
 	onHotKey:   {"client", "redis"},
@@ -49,7 +52,7 @@ func (w *world) run(ctx context.Context, set settings) error {
 		return err
 	}
 	var peers []*peer
-	for _, p := range append(w.httpPeers(), ofLibraries...) {
+	for _, p := range append(append(w.httpPeers(), w.envoyPeers()...), ofLibraries...) {
 		if set.only.MatchString(p.table) || set.only.MatchString(p.name) {
 			peers = append(peers, p)
 		}

@@ -28,6 +28,7 @@ const (
 type service struct {
 	child  *child
 	admin  string // base URL
+	rls    string // address of Envoy's door
 	token  string
 	source string // where its decisions must come from
 }
@@ -41,8 +42,12 @@ func startService(ctx context.Context, binary, databaseURL, redisURL string) (*s
 	if err != nil {
 		return nil, err
 	}
+	rls, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
 	c, err := start(binary, []string{"serve"}, []string{
-		"PEGEL_LISTEN=" + public, "PEGEL_ADMIN_LISTEN=" + admin, "PEGEL_DATABASE_URL=" + databaseURL, "PEGEL_REDIS_URL=" + redisURL,
+		"PEGEL_LISTEN=" + public, "PEGEL_ADMIN_LISTEN=" + admin, "PEGEL_RLS_LISTEN=" + rls, "PEGEL_DATABASE_URL=" + databaseURL, "PEGEL_REDIS_URL=" + redisURL,
 		"PEGEL_ADMIN_TOKEN=" + adminToken, "PEGEL_LOG_LEVEL=error",
 		// A slow turn must show as a slow turn, not as a decision without a store.
 		"PEGEL_REDIS_TIMEOUT=5s", "PEGEL_DATABASE_DECISION_TIMEOUT=5s",
@@ -51,7 +56,7 @@ func startService(ctx context.Context, binary, databaseURL, redisURL string) (*s
 		return nil, err
 	}
 	c.address = public
-	s := &service{child: c, admin: "http://" + admin, source: "redis"}
+	s := &service{child: c, admin: "http://" + admin, rls: rls, source: "redis"}
 	if redisURL == "" {
 		s.source = "postgres"
 	}
