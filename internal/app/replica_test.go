@@ -126,6 +126,10 @@ func call(ctx context.Context, method, url, token string, body any) (answer, err
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
+	return roundTrip(req)
+}
+
+func roundTrip(req *http.Request) (answer, error) {
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return answer{}, err
@@ -133,6 +137,13 @@ func call(ctx context.Context, method, url, token string, body any) (answer, err
 	defer func() { _ = res.Body.Close() }()
 	raw, err := io.ReadAll(res.Body)
 	return answer{status: res.StatusCode, header: res.Header, closes: res.Close, body: raw}, err
+}
+
+func (r *replica) send(req *http.Request) answer {
+	r.t.Helper()
+	a, err := roundTrip(req)
+	require.NoError(r.t, err)
+	return a
 }
 
 func (r *replica) call(method, url, token string, body any) answer {

@@ -86,6 +86,9 @@ func (p *Postgres) URL() string {
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", p.port)
 }
 
+// LogPath is where the server's log goes.
+func (p *Postgres) LogPath() string { return logPath(p.opts.Dir, "postgres") }
+
 // Start starts a stopped server again, on the same port and data.
 func (p *Postgres) Start() error {
 	p.mu.Lock()

@@ -94,12 +94,22 @@ func (w *contractWorld) at(c *contractCall, parameter, value string) string {
 	segments := strings.Split(c.path, "/")
 	for i, s := range segments {
 		if name, ok := strings.CutPrefix(s, "{"); ok {
-			if segments[i] = cmp.Or(w.objects[segments[i-1]], "00000000-0000-7000-8000-000000000000"); strings.TrimSuffix(name, "}") == parameter {
+			if segments[i] = cmp.Or(w.objects[segments[i-1]], absentID(c)); strings.TrimSuffix(name, "}") == parameter {
 				segments[i] = value
 			}
 		}
 	}
 	return strings.Join(segments, "/")
+}
+
+// absentID is an id of the right form that nothing has.
+func absentID(c *contractCall) string {
+	for _, p := range c.parameters {
+		if p.Value.In == openapi3.ParameterInPath && p.Value.Schema.Value.Type.Is(openapi3.TypeInteger) {
+			return "999999999"
+		}
+	}
+	return "00000000-0000-7000-8000-000000000000"
 }
 
 func (w *contractWorld) call(c *contractCall, path string, body any, header map[string]string) *response {
