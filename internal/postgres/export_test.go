@@ -6,4 +6,6 @@ var (
 	MigrateStatusFrom = migrateStatus
 	EncodeCursor      = encodeCursor
 	Clip              = clip
+	RequestsSQL       = requestsSQL
+	Unsorted          = unsorted
 )

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,10 +59,12 @@ func (j *Journal) ListRequests(ctx context.Context, f journal.Filter, p tenants.
 	if p.Limit > 0 {
 		size = min(p.Limit, maxRequestPage)
 	}
-	where, args := requestFilter(&f, after)
-	sql := `SELECT ` + strings.Join(requestColumns, ", ") + ` FROM request_log` + where + fmt.Sprintf(` ORDER BY id DESC LIMIT %d`, size+1)
-	err = j.reads.read(ctx, "list the request log", func(ctx context.Context, q querier) error {
-		rows, err := q.Query(ctx, sql, args...)
+	sql, args := requestsSQL(&f, after, size+1)
+	err = j.reads.transact(ctx, "list the request log", func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, unsorted); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sql, args...)
 		if err != nil {
 			return err
 		}
@@ -72,39 +75,83 @@ func (j *Journal) ListRequests(ctx context.Context, f journal.Filter, p tenants.
 	return list, err
 }
 
-// requestFilter names only the conditions that are asked for, in the form that their index has.
-func requestFilter(f *journal.Filter, after uuid.UUID) (string, []any) {
-	var conditions []string
-	var args []any
-	add := func(condition string, arg any) {
-		args = append(args, arg)
-		conditions = append(conditions, strings.ReplaceAll(condition, "?", fmt.Sprintf("$%d", len(args))))
+// unsorted keeps Postgres from collecting all rows of a filter in order to sort them, for the transaction: it guesses how many there
+// are from a row comparison, and guesses few.
+const unsorted = `SELECT set_config('enable_sort', 'off', true)`
+
+// requestsSQL is the query of a page: rows with an id below `below`, zero for all, the newest first.
+//
+// One filter, or a tenant with a verdict, has an index that ends in the order of the list, and the query asks for that order in full
+// (`ORDER BY tenant, id` over a range of the pair): left to itself, Postgres takes filters for independent and expects to meet the rows
+// soon by walking the whole log backwards, which for a tenant that has been silent since yesterday is never. With other
+// combinations it knows best which of the indexes has the fewest rows.
+func requestsSQL(f *journal.Filter, below uuid.UUID, rows int) (sql string, args []any) {
+	low, high := uuid.Nil, uuid.Max
+	if !f.From.IsZero() {
+		low = idAt(f.From)
 	}
-	if after != uuid.Nil {
-		add("id < ?", after)
+	if !f.To.IsZero() {
+		high = idAt(f.To.Add(time.Millisecond)) // ids are to the millisecond; within it the time decides
 	}
+	if below != uuid.Nil && bytes.Compare(below[:], high[:]) < 0 {
+		high = below
+	}
+	columns, values := requestFilters(f)
+	args = []any{low, high}
+	conditions := []string{"id >= $1", "id < $2"}
+	lead := leadingFilters(columns)
+	order := ""
+	for i, column := range columns {
+		args = append(args, values[i])
+		if i >= lead {
+			conditions = append(conditions, fmt.Sprintf("%s = $%d", column, len(args)))
+		} else {
+			order += column + " DESC, "
+		}
+	}
+	if lead > 0 {
+		pair, bound := strings.Join(columns[:lead], ", "), "$3"
+		if lead == 2 {
+			bound = "$3, $4"
+		}
+		conditions = append(conditions, fmt.Sprintf("(%s, id) >= (%s, $1)", pair, bound), fmt.Sprintf("(%s, id) < (%s, $2)", pair, bound))
+	}
+	if !f.From.IsZero() {
+		args = append(args, f.From)
+		conditions = append(conditions, fmt.Sprintf("at >= $%d", len(args)))
+	}
+	if !f.To.IsZero() {
+		args = append(args, f.To)
+		conditions = append(conditions, fmt.Sprintf("at < $%d", len(args)))
+	}
+	return `SELECT ` + strings.Join(requestColumns, ", ") + ` FROM request_log WHERE ` + strings.Join(conditions, " AND ") +
+		` ORDER BY ` + order + fmt.Sprintf(`id DESC LIMIT %d`, rows), args
+}
+
+// requestFilters are the columns that a filter names, a tenant and a verdict first.
+func requestFilters(f *journal.Filter) (columns []string, values []any) {
 	for _, text := range []struct{ column, value string }{
-		{"tenant", f.Tenant}, {"address", f.Address}, {"limit_name", f.LimitName}, {"decision", string(f.Verdict)}, {"door", string(f.Door)},
+		{"tenant", f.Tenant}, {"decision", string(f.Verdict)}, {"address", f.Address}, {"limit_name", f.LimitName}, {"door", string(f.Door)},
 	} {
 		if text.value != "" {
-			add(text.column+" = ?::text AND "+text.column+" <> ''", text.value)
+			columns, values = append(columns, text.column), append(values, text.value)
 		}
 	}
 	if f.DecisionID != uuid.Nil {
-		add("decision_id = ?", f.DecisionID)
+		columns, values = append(columns, "decision_id"), append(values, f.DecisionID)
 	}
-	if !f.From.IsZero() { // the id is to the millisecond, the time decides within it
-		add("id >= ?", idAt(f.From))
-		add("at >= ?", f.From)
+	return columns, values
+}
+
+// leadingFilters is how many of the columns an index is asked for by name.
+func leadingFilters(columns []string) int {
+	switch {
+	case len(columns) >= 2 && columns[0] == "tenant" && columns[1] == "decision":
+		return 2
+	case len(columns) == 1:
+		return 1
 	}
-	if !f.To.IsZero() {
-		add("id < ?", idAt(f.To.Add(time.Millisecond)))
-		add("at < ?", f.To)
-	}
-	if len(conditions) == 0 {
-		return "", nil
-	}
-	return " WHERE " + strings.Join(conditions, " AND "), args
+	return 0
 }
 
 func scanRequest(row pgx.CollectableRow) (r journal.Request, err error) {
