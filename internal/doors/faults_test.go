@@ -82,6 +82,7 @@ func TestTrafficFlowsWithoutPegel(t *testing.T) {
 				if hurt == syscall.SIGKILL {
 					p.ended <- <-p.ended
 				}
+				require.Eventually(t, func() bool { return get().status == http.StatusOK }, sendLimit, time.Millisecond, "a signal takes a moment")
 				slowest, fastest := time.Duration(0), sendLimit
 				for range 10 {
 					a := get()

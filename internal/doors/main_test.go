@@ -231,12 +231,15 @@ type seen struct {
 	Header      http.Header
 }
 
-// startApplication answers everything, with a rate header of its own that must not be taken for Pegel's, and WebSocket handshakes.
+// startApplication answers everything, and WebSocket handshakes; a request with X-Custom gets a rate header of its own, which must
+// not be taken for Pegel's.
 func startApplication(t *testing.T) *application {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		w.Header().Set("X-RateLimit-Limit", "7")
+		if r.Header.Get("X-Custom") != "" {
+			w.Header().Set("X-RateLimit-Limit", "7")
+		}
 		if strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 			w.Header().Set("Connection", "Upgrade")
 			w.Header().Set("Upgrade", "websocket")

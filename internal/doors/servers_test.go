@@ -77,7 +77,7 @@ func startNginx(t *testing.T, pegel, app string) *nginx {
 		return err
 	}))
 	change(t, n.conf("pegel/http.conf"), "127.0.0.1:8080", pegel, "127.0.0.1:3000", app)
-	require.NoError(t, os.WriteFile(n.conf("pegel/cdn.conf"), []byte("set_real_ip_from 127.0.0.1;\nreal_ip_header X-Forwarded-For;\nreal_ip_recursive on;\n"), 0o644))
+	require.NoError(t, os.WriteFile(n.conf("pegel/cdn.conf"), []byte("set_real_ip_from 127.0.0.0/8;\nreal_ip_header X-Forwarded-For;\nreal_ip_recursive on;\n"), 0o644))
 	temp := "server_tokens off;"
 	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		temp += "\n    " + kind + "_temp_path " + n.conf("tmp-"+kind) + ";"
