@@ -16,8 +16,11 @@ var notSettings = map[string]string{
 	"PEGEL_TEST_DATABASE_URL": "tests: a Postgres to use",
 	"PEGEL_TEST_REDIS_URL":    "tests: a Redis to use",
 	"PEGEL_SOAK":              "make soak: how long",
-	"PEGEL_KEY":               "examples: a tenant's API key",
-	"PEGEL_TOKEN":             "examples: a service token",
+	"PEGEL_SERVER":            "the command line: URL of the admin listener",
+	"PEGEL_PUBLIC_SERVER":     "the command line: URL of the public listener",
+	"PEGEL_TOKEN":             "the command line: an admin token; examples: a service token",
+	"PEGEL_TOKEN_FILE":        "the command line: a file with it",
+	"PEGEL_KEY":               "the command line: an API key or a service token; examples: a tenant's API key",
 	"PEGEL_ADMIN":             "examples: an admin token",
 }
 

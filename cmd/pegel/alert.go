@@ -11,14 +11,14 @@ import (
 )
 
 func alertCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "alert", Short: "Look after alerts"}
+	cmd := &cobra.Command{Use: "alert", Short: "Alerts: what has been wrong for long enough", Example: "  pegel alert list --status open\n  pegel alert ack 12\n  pegel alert test"}
 	test := &cobra.Command{
 		Use:   "test",
 		Short: "Send a made-up alert to everybody who would get a real one",
 		Long: "Send a made-up alert by mail and webhook, by the settings that `pegel serve` would use, and say what became of it.\n" +
 			"Nothing is written down, no tenant is mailed, and no database is needed. Exit status 1 when one did not get through." + "\n" + settingsHelp(),
 		Example: "  pegel alert test\n  pegel alert test --config /etc/pegel.yaml",
-		Args:    cobra.NoArgs,
+		Args:    exactly(),
 	}
 	settings := addSettings(test, app.AlertSetting)
 	test.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -42,6 +42,6 @@ func alertCommand() *cobra.Command {
 		return nil
 	}
 	group(cmd)
-	cmd.AddCommand(test)
+	cmd.AddCommand(alertList(), alertAck(), test)
 	return cmd
 }

@@ -36,7 +36,7 @@ serves, which forgets its counters at the end.`,
 		Example: `  pegel dev
   pegel dev --fresh
   pegel dev --listen 127.0.0.1:9080 --admin-listen 127.0.0.1:9081 --proxy-listen 127.0.0.1:9082`,
-		Args: cobra.NoArgs,
+		Args: exactly(),
 	}
 	stateDir := cmd.Flags().String("state-dir", defaultStateDir, "where database, counters and keys are kept")
 	fresh := cmd.Flags().Bool("fresh", false, "delete the state first")

@@ -23,7 +23,7 @@ func healthcheckCommand() *cobra.Command {
 		Long: `Ask the replica on this machine for /healthz on its public listener (PEGEL_LISTEN; over TLS with
 PEGEL_TLS_CERT_FILE). Exit status 0 when it is healthy. Made for containers that have no curl.`,
 		Example: "  pegel healthcheck\n  pegel healthcheck --ready",
-		Args:    cobra.NoArgs,
+		Args:    exactly(),
 	}
 	ready := cmd.Flags().Bool("ready", false, "ask /readyz instead: does it take traffic?")
 	settings := addSettings(cmd, named("PEGEL_LISTEN", "PEGEL_TLS_CERT_FILE"))

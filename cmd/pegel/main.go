@@ -20,9 +20,13 @@ func main() {
 		<-ctx.Done()
 		stop() // from now on a second signal ends the process at once
 	}()
-	if err := realMain(ctx, os.Args[1:]); err != nil {
+	err := realMain(ctx, os.Args[1:])
+	status, speak := exitStatus(err)
+	if speak {
 		fmt.Fprintln(os.Stderr, "pegel:", app.OneLine(err))
-		os.Exit(1)
+	}
+	if status != 0 {
+		os.Exit(status)
 	}
 }
 

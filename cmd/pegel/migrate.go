@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -28,7 +27,7 @@ func migrateCommand() *cobra.Command {
 
 func migrateUpCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "up", Short: "Apply every pending step", Args: cobra.NoArgs,
+		Use: "up", Short: "Apply every pending step", Args: exactly(), Example: "  PEGEL_DATABASE_URL=postgres://pegel@db/pegel pegel migrate up",
 		Long: "Apply every pending step. Any number may run at once; one does the work.",
 	}
 	settings := addSettings(cmd, named(databaseSetting))
@@ -53,11 +52,11 @@ func migrateDownCommand() *cobra.Command {
 	settings := addSettings(cmd, named(databaseSetting))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) != 1 {
-			return errors.New("say how many steps to undo: `pegel migrate down 1`")
+			return usagef("say how many steps to undo: `pegel migrate down 1`")
 		}
 		steps, err := strconv.Atoi(args[0])
 		if err != nil || steps < 1 {
-			return fmt.Errorf("%q is not a number of steps of at least 1", args[0])
+			return usagef("%q is not a number of steps of at least 1", args[0])
 		}
 		url, err := app.LoadDatabaseURL(settings.sources())
 		if err != nil {
@@ -72,7 +71,7 @@ func migrateDownCommand() *cobra.Command {
 }
 
 func migrateStatusCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "status", Short: "Show the applied and the pending steps", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "status", Short: "Show the applied and the pending steps", Example: "  pegel migrate status", Args: exactly()}
 	settings := addSettings(cmd, named(databaseSetting))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		url, err := app.LoadDatabaseURL(settings.sources())

@@ -20,15 +20,56 @@ own services through by who they are, and keeps deciding when Redis is gone.`,
 		Example: `  pegel dev                      try it: brings its own Postgres and Redis, prints curl lines
   pegel serve                    run a replica (PEGEL_DATABASE_URL, PEGEL_REDIS_URL, …)
   pegel admin-token create --name ops
-  pegel config check`,
+  pegel tenant list              ask a running replica (PEGEL_SERVER, PEGEL_TOKEN)
+  pegel export > pegel.yaml      and back: pegel apply -f pegel.yaml --dry-run`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,
 	}
 	root.SetVersionTemplate("pegel {{.Version}}\n")
 	group(root)
-	root.AddCommand(serveCommand(), devCommand(), migrateCommand(), adminTokenCommand(), alertCommand(), healthcheckCommand(), configCommand(), versionCommand())
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
+	root.AddGroup(&cobra.Group{ID: runGroup, Title: "Running Pegel:"}, &cobra.Group{ID: changeGroup, Title: "Administration, over HTTP:"},
+		&cobra.Group{ID: askGroup, Title: "As a client sees it:"})
+	grouped(root, runGroup, serveCommand(), devCommand(), migrateCommand(), configCommand(), healthcheckCommand())
+	grouped(root, changeGroup, planCommand(), tenantCommand(), overrideCommand(), keyCommand(), serviceTokenCommand(), adminTokenCommand(),
+		addressPolicyCommand(), networkCommand(), modeCommand(), usageCommand(), alertCommand(), auditCommand(),
+		exportCommand(), applyCommand(), schemaCommand())
+	grouped(root, askGroup, statusCommand(), checkCommand())
+	root.AddCommand(versionCommand())
+	completionExamples(root)
 	return root
+}
+
+// The groups of commands in the help of the root.
+const (
+	runGroup    = "run"
+	changeGroup = "change"
+	askGroup    = "ask"
+)
+
+func grouped(root *cobra.Command, id string, commands ...*cobra.Command) {
+	for _, cmd := range commands {
+		cmd.GroupID = id
+		root.AddCommand(cmd)
+	}
+}
+
+// completionExamples adds cobra's own commands now, so that they have examples like all others.
+func completionExamples(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Example = "  pegel help tenant set"
+		case "completion":
+			cmd.Example = "  source <(pegel completion bash)"
+			for _, shell := range cmd.Commands() {
+				shell.Example = "  pegel completion " + shell.Name()
+			}
+		}
+	}
 }
 
 // group is for a command that only holds others: alone it shows its help, and a name it does not know is an error (cobra
@@ -39,9 +80,9 @@ func group(cmd *cobra.Command) {
 			return nil
 		}
 		if like := cmd.SuggestionsFor(args[0]); len(like) > 0 && len(args[0]) > 2 { // two letters are like anything
-			return fmt.Errorf("there is no `%s %s`; did you mean %s?", cmd.CommandPath(), args[0], strings.Join(like, " or "))
+			return usagef("there is no `%s %s`; did you mean %s?", cmd.CommandPath(), args[0], strings.Join(like, " or "))
 		}
-		return fmt.Errorf("there is no `%s %s`; `%s --help` lists what there is", cmd.CommandPath(), args[0], cmd.CommandPath())
+		return usagef("there is no `%s %s`; `%s --help` lists what there is", cmd.CommandPath(), args[0], cmd.CommandPath())
 	}
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -115,8 +156,8 @@ func settingsHelp() string {
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Short: "Print the version", Example: "  pegel version",
+		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "pegel", version)
 			return err

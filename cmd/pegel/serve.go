@@ -20,7 +20,7 @@ starts without Redis.` + "\n" + settingsHelp(),
 		Example: `  PEGEL_DATABASE_URL=postgres://pegel@db/pegel PEGEL_REDIS_URL=redis://cache:6379 pegel serve
   pegel serve --config /etc/pegel.yaml --listen :8080
   pegel serve --proxy-listen :8082 --proxy-upstream http://api:3000`,
-		Args: cobra.NoArgs,
+		Args: exactly(),
 	}
 	settings := addSettings(cmd, everySetting)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -52,7 +52,7 @@ func MigrationStatus(ctx context.Context, databaseURL Secret) (string, error) {
 type AdminTokenRequest struct {
 	Name      string
 	Role      string
-	ExpiresIn time.Duration // 0: never
+	ExpiresAt time.Time // zero: never
 	Now       func() time.Time
 }
 
@@ -64,12 +64,9 @@ func CreateAdminToken(ctx context.Context, databaseURL Secret, req AdminTokenReq
 		return "", fmt.Errorf("make a credential: %w", err)
 	}
 	now := req.Now()
-	t := tenants.AdminToken{ID: cred.ID, Name: req.Name, Role: tenants.Role(req.Role), Hash: cred.Hash}
-	if req.ExpiresIn > 0 {
-		t.ExpiresAt = now.Add(req.ExpiresIn)
-	}
+	t := tenants.AdminToken{ID: cred.ID, Name: req.Name, Role: tenants.Role(req.Role), Hash: cred.Hash, ExpiresAt: req.ExpiresAt}
 	if problems := tenants.ValidateAdminToken(&t, now); len(problems) > 0 {
-		flag := strings.ReplaceAll(strings.TrimPrefix(problems[0].Pointer, "/"), "expires_at", "expires-in")
+		flag := strings.ReplaceAll(strings.TrimPrefix(problems[0].Pointer, "/"), "_", "-")
 		return "", fmt.Errorf("--%s: %s", flag, problems[0].Message)
 	}
 	pool, err := postgres.NewPool(string(databaseURL), postgres.PoolOptions{MaxConns: 1, MinIdle: 1, Name: "pegel admin-token"}) //nolint:contextcheck // a pool lives until it is closed

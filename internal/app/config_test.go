@@ -263,7 +263,7 @@ func TestLoggerFormats(t *testing.T) {
 		defer func() { _ = null.Close() }()
 		out = null
 	}
-	require.False(t, isTerminal(out))
+	require.False(t, IsTerminal(out))
 }
 
 // Guarantee: a duration reads the same in JSON as in text, and an error of several lines is one line in either.

@@ -45,10 +45,13 @@ func LoadDatabaseURL(src Sources) (Secret, error) {
 		return "", err
 	}
 	if c.DatabaseURL == "" {
-		return "", settingErrorf(databaseSetting, "is required")
+		return "", ErrNoDatabaseURL
 	}
 	return c.DatabaseURL, nil
 }
+
+// ErrNoDatabaseURL is LoadDatabaseURL without a setting that names one.
+var ErrNoDatabaseURL = &SettingError{Name: databaseSetting, Reason: "is required"}
 
 // LoadListen reads where the public listener is and whether it speaks TLS.
 func LoadListen(src Sources) (addr string, secure bool, err error) {
@@ -179,10 +182,13 @@ func (s Sources) readEnv(table []Setting) (map[string]string, error) {
 var injectedByKubernetes = regexp.MustCompile(`^PEGEL_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // otherName reports whether a variable is Pegel's without being a setting of the service: PEGEL_DEV_* steers `pegel
-// dev`, PEGEL_TEST_* and PEGEL_SOAK the tests, PEGEL_CONFIG is --config.
+// dev`, PEGEL_TEST_* and PEGEL_SOAK the tests, PEGEL_CONFIG is --config, and the rest is for the commands that talk to a server.
 func otherName(name string) bool {
-	return strings.HasPrefix(name, "PEGEL_DEV_") || strings.HasPrefix(name, "PEGEL_TEST_") ||
-		name == "PEGEL_SOAK" || name == ConfigFileEnv
+	switch name {
+	case ConfigFileEnv, "PEGEL_SOAK", "PEGEL_SERVER", "PEGEL_PUBLIC_SERVER", "PEGEL_TOKEN", "PEGEL_TOKEN_FILE", "PEGEL_KEY":
+		return true
+	}
+	return strings.HasPrefix(name, "PEGEL_DEV_") || strings.HasPrefix(name, "PEGEL_TEST_")
 }
 
 // ConfigFileEnv names the settings file where no --config does.

@@ -13,7 +13,7 @@ func NewLogger(c *Config, w io.Writer) *slog.Logger {
 	format := c.LogFormat
 	if format == "" {
 		format = "json"
-		if isTerminal(w) {
+		if IsTerminal(w) {
 			format = "text"
 		}
 	}
@@ -50,8 +50,8 @@ func OneLine(err error) string {
 	return strings.TrimSuffix(lines[0], ":") + ": " + strings.Join(lines[1:], "; ")
 }
 
-// isTerminal reports whether w is a character device other than the null device.
-func isTerminal(w io.Writer) bool {
+// IsTerminal reports whether w, a reader or writer, is a character device other than the null device.
+func IsTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	if !ok {
 		return false

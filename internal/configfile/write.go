@@ -17,9 +17,9 @@ const header = `# yaml-language-server: $schema=./pegel.schema.json
 
 // fieldOrder is the order in which people read the fields of an object; others follow, by name.
 var fieldOrder = []string{
-	"mode", "address_policy", "plans", "tenants", "networks",
+	"plans", "tenants", "address_policy", "networks",
 	"slug", "name", "title", "limit_name", "cidr", "plan", "action", "status", "contact_email", "request_log", "alert",
-	"scope", "applies_to", "algorithm", "limit", "window", "refill", "cost", "match", "slowdown", "on_store_failure",
+	"scope", "applies_to", "algorithm", "limit", "window", "refill", "cost", "match", "slowdown", "on_store_failure", "mode",
 	"reason", "expires_at", "metadata", "overrides", "limits",
 	"units", "every", "at", "for", "from", "max_delay", "methods", "paths",
 }
