@@ -366,9 +366,9 @@ func TestAMessageThatNobodyTakesEnds(t *testing.T) {
 func TestRemindersUntilSomebodyKnows(t *testing.T) {
 	t.Parallel()
 	i := newInstallation(t, 1)
-	i.reminder = time.Hour
+	i.reminder = 10 * time.Minute
 	i.replicas = []*replica{i.start(0, i.mails.Addr), i.start(1, i.mails.Addr)}
-	i.live(12*time.Minute+2*time.Hour+time.Minute, constant(1800))
+	i.live(32*time.Minute, constant(1800))
 	i.deliver()
 	require.Len(t, i.to(operators), 3)
 	require.Contains(t, i.to(operators)[1], "still: school-17")
@@ -377,7 +377,7 @@ func TestRemindersUntilSomebodyKnows(t *testing.T) {
 	require.NoError(t, err)
 	_, err = i.repository.AckIncident(t.Context(), audit.Actor{Kind: "admin_token", ID: "a", Name: "Alice"}, list.Items[0].ID)
 	require.NoError(t, err)
-	i.live(90*time.Minute, constant(1800))
+	i.live(15*time.Minute, constant(1800))
 	i.deliver()
 	require.Len(t, i.to(operators), 3)
 }
