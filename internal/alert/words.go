@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -66,8 +67,8 @@ func Tell(n *Notice, dashboard string) Words {
 func tellTenant(n *Notice) (w Words) {
 	limit, line := clean(n.Limit, 64), percent(n.At)
 	w.Headline = fmt.Sprintf("%s at %s of %s for %s", n.Tenant, percent(n.Peak), limit, spell(n.Made.Sub(n.Since)))
-	w.Lead = fmt.Sprintf("The tenant %s has stood at or above %s of its limit %s for %s (%d per %s).",
-		n.Tenant, line, limit, spell(n.Made.Sub(n.Since)), n.Quota, spell(n.Window))
+	w.Lead = fmt.Sprintf("The tenant %s has stood at or above %s of its limit %s for %s (%s).",
+		n.Tenant, line, limit, spell(n.Made.Sub(n.Since)), rate(n))
 	w.Meaning = "At 100 % its requests are refused with 429 until earlier ones leave the window. Other tenants are not affected. " +
 		"If the load is a mistake (a loop, a retry without a pause), tell the tenant; if it is growth, a bigger plan or an override ends it."
 	if n.Slowed {
@@ -80,7 +81,7 @@ func tellTenant(n *Notice) (w Words) {
 	}
 	w.Facts = []Fact{
 		{"Tenant", n.Tenant}, {"Name", clean(n.TenantName, 80)}, {"Plan", n.Plan},
-		{"Limit", fmt.Sprintf("%s, %d per %s", limit, n.Quota, spell(n.Window))},
+		{"Limit", limit + ", " + rate(n)},
 		{"Now", percent(n.Value)}, {"Highest", percent(n.Peak)},
 	}
 	return w
@@ -150,15 +151,15 @@ func TellContact(n *Notice) (w Words) {
 	limit := clean(n.Limit, 64)
 	w.Over = n.Occasion == OnResolve
 	w.Headline = fmt.Sprintf("your requests are at %s of their limit", percent(n.Peak))
-	w.Lead = fmt.Sprintf("The requests of %s have stood at or above %s of the limit %s (%d per %s) for %s.",
-		clean(n.TenantName, 80), percent(n.At), limit, n.Quota, spell(n.Window), spell(n.Made.Sub(n.Since)))
+	w.Lead = fmt.Sprintf("The requests of %s have stood at or above %s of the limit %s (%s) for %s.",
+		clean(n.TenantName, 80), percent(n.At), limit, rate(n), spell(n.Made.Sub(n.Since)))
 	w.Meaning = "At 100 % requests are refused with status 429 for a short time. If you did not expect this, look for a client that repeats " +
 		"requests without a pause; every answer says in its RateLimit header how much is left. If you need more, write to whoever runs the service."
 	if w.Over {
 		w.Headline, w.Lead = "your requests are within their limit again", fmt.Sprintf("The requests of %s are below %s of the limit %s again.", clean(n.TenantName, 80), percent(n.Below), limit)
 		w.Meaning = "Nothing has to be done."
 	}
-	w.Facts = []Fact{{"Limit", fmt.Sprintf("%s, %d per %s", limit, n.Quota, spell(n.Window))}, {"Highest", percent(n.Peak)}, {"Since", moment(n.Since)}}
+	w.Facts = []Fact{{"Limit", limit + ", " + rate(n)}, {"Highest", percent(n.Peak)}, {"Since", moment(n.Since)}}
 	return w
 }
 
@@ -183,26 +184,40 @@ func percent(u float64) string { return fmt.Sprintf("%d %%", int(math.Floor(u*10
 
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }
 
-// spell writes a duration as people do, by its two largest units.
-func spell(d time.Duration) string {
-	if d < time.Second {
-		return d.Round(time.Millisecond).String()
+// rate is a limit as people say it: 2,000 per minute.
+func rate(n *Notice) string {
+	quota := strconv.FormatInt(n.Quota, 10)
+	for at := len(quota) - 3; at > 0; at -= 3 {
+		quota = quota[:at] + "," + quota[at:]
 	}
-	units := []struct {
+	per := map[time.Duration]string{time.Second: "second", time.Minute: "minute", time.Hour: "hour", 24 * time.Hour: "day"}[n.Window]
+	for _, unit := range []struct {
 		size time.Duration
 		name string
-	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}}
-	for i, u := range units {
-		if d < u.size {
-			continue
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
+		if per == "" && n.Window >= unit.size && n.Window%unit.size == 0 {
+			per = fmt.Sprintf("%d %s", n.Window/unit.size, unit.name)
 		}
-		text := fmt.Sprintf("%d %s", d/u.size, u.name)
-		if rest := d % u.size; i+1 < len(units) && rest >= units[i+1].size {
-			text += fmt.Sprintf(" %d %s", rest/units[i+1].size, units[i+1].name)
-		}
-		return text
 	}
-	return ""
+	if per == "" {
+		per = n.Window.String()
+	}
+	return quota + " per " + per
+}
+
+// spell writes a duration as people do, by its two largest units, and without seconds from a minute on.
+func spell(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 24*time.Hour:
+		return strings.TrimSuffix(fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute), " 0 min")
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%d d %d h", d/(24*time.Hour), d%(24*time.Hour)/time.Hour), " 0 h")
 }
 
 // Describe puts an incident into words as it is at a moment.
