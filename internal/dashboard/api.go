@@ -18,7 +18,7 @@ type call struct {
 	query        url.Values
 	// body is marshalled; json.RawMessage goes as it is.
 	body any
-	// etag of what the administrator saw, for If-Match; "*" for what must not exist, as If-None-Match.
+	// etag of what the administrator saw, for If-Match.
 	etag string
 	// once is the Idempotency-Key of the form: sent twice, it acts once.
 	once string
@@ -52,6 +52,9 @@ func (x *exchange) get(path string, query url.Values, into any) error {
 
 // call asks the API in this process, as the administrator and from their address. into may be nil.
 func (x *exchange) call(c call, into any) (*answer, error) {
+	if x.away != nil {
+		return nil, x.away
+	}
 	req, err := x.request(&c)
 	if err != nil {
 		return nil, err
@@ -62,6 +65,9 @@ func (x *exchange) call(c call, into any) (*answer, error) {
 		e := &apiError{header: w.header}
 		if err := json.Unmarshal(w.body.Bytes(), &e.Problem); err != nil {
 			e.Problem = problem.New(problem.Internal, "the answer could not be read", x.id)
+		}
+		if e.Status == http.StatusServiceUnavailable {
+			x.away = e
 		}
 		return nil, e
 	}
@@ -105,11 +111,7 @@ func (x *exchange) request(c *call) (*http.Request, error) {
 	if c.body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	switch c.etag {
-	case "":
-	case "*":
-		req.Header.Set("If-None-Match", "*")
-	default:
+	if c.etag != "" {
 		req.Header.Set("If-Match", c.etag)
 	}
 	if c.once != "" {

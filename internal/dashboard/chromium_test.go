@@ -2,6 +2,7 @@ package dashboard_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -126,16 +127,27 @@ func eval[T any](b *tab, script string) T {
 	return v
 }
 
-// text of the whole page.
-func (b *tab) text() string {
+// until waits until a script says true, also over a page that is just being left.
+func (b *tab) until(script, what string) {
 	b.t.Helper()
-	return eval[string](b, `document.body.innerText`)
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	for {
+		if ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool](script)); err == nil && ok {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			require.Fail(b.t, "it does not come: "+what, "%s", eval[string](b, `document.body.innerText`))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // sees waits until the page says something.
 func (b *tab) sees(words string) {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool { return strings.Contains(b.text(), words) }, patience, 100*time.Millisecond, "the page does not say %q", words)
+	b.until(fmt.Sprintf(`document.body.innerText.includes(%q)`, words), words)
 }
 
 // accessible requires that axe-core finds nothing on the page.

@@ -23,6 +23,8 @@ type exchange struct {
 	session *session
 	// failed is the form that this answer shows again, with what is wrong with it.
 	failed *form
+	// away is the first answer that said the configuration store is away: what else the page reads from it is not waited for.
+	away error
 }
 
 func (d *Dashboard) exchange(w http.ResponseWriter, r *http.Request, s *session) *exchange {

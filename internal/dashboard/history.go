@@ -16,18 +16,6 @@ type chart struct {
 	Rows  [][]float64 `json:"rows"` // the first is time
 }
 
-// Empty reports whether nothing happened.
-func (c *chart) Empty() bool {
-	for _, row := range c.Rows[min(1, len(c.Rows)):] {
-		for _, v := range row {
-			if v > 0 {
-				return false
-			}
-		}
-	}
-	return true
-}
-
 var outcomes = []string{"allowed", "slowed", "refused"}
 
 // overviewChart is the last hour, in hits per second.
@@ -64,7 +52,7 @@ type history struct {
 	Spans   []span
 	Span    span
 	Chart   chart
-	Total   usage.Counts
+	Total   *usage.Counts
 	Failure *failure
 }
 
@@ -73,11 +61,15 @@ func (x *exchange) tenantHistory(id int64) *history {
 	if id == 0 {
 		return nil
 	}
-	h := &history{Spans: spans, Span: spans[0]}
+	h := &history{Spans: spans, Span: spans[0], Total: &usage.Counts{}}
 	for _, s := range spans {
 		if s.Value == x.r.URL.Query().Get("span") {
 			h.Span = s
 		}
+	}
+	if x.away != nil {
+		h.Failure = x.historyFailure(tenants.ErrUnavailable)
+		return h
 	}
 	to := x.d.Now().UTC().Truncate(h.Span.Step).Add(h.Span.Step)
 	from := to.Add(-h.Span.Length)
@@ -89,12 +81,13 @@ func (x *exchange) tenantHistory(id int64) *history {
 	h.Chart = chart{Label: "Requests in the last " + h.Span.Label, Unit: "", Names: outcomes, Rows: make([][]float64, 1+len(outcomes))}
 	points := map[int64]usage.HistoryPoint{}
 	if len(series.Names) > 0 {
-		h.Total = series.Names[0].Total
+		h.Total = &series.Names[0].Total
 		for _, p := range series.Names[0].Points {
 			points[p.At.Unix()] = p
 		}
 	}
-	for at := from; at.Before(to); at = at.Add(h.Span.Step) { // steps without hits are left out of the series
+	// Steps without hits are left out of the series. The step that is not over yet is in the total alone: drawn, it looks like a fall.
+	for at := from; at.Before(to.Add(-h.Span.Step)); at = at.Add(h.Span.Step) {
 		p := points[at.Unix()]
 		h.Chart.add(at, float64(p.Admitted), float64(p.Slowed), float64(p.Refused))
 	}

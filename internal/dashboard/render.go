@@ -190,25 +190,21 @@ func momentOf(at any, now time.Time) moment {
 
 // relative says how long ago, or in how long for what lies ahead.
 func relative(ago time.Duration) string {
-	d := ago.Abs()
-	var n int
-	var unit string
+	d, unit, name := ago.Abs(), 24*time.Hour, "days"
 	switch {
 	case d < 10*time.Second:
 		return "now"
 	case d < time.Minute:
-		n, unit = int(d.Seconds()), "s"
+		unit, name = time.Second, "s"
 	case d < time.Hour:
-		n, unit = int(d.Minutes()), "min"
+		unit, name = time.Minute, "min"
 	case d < 48*time.Hour:
-		n, unit = int(d.Hours()), "h"
-	default:
-		n, unit = int(d.Hours()/24), "days"
+		unit, name = time.Hour, "h"
 	}
-	if ago < 0 {
-		return fmt.Sprintf("in %d %s", n, unit)
+	if ago < 0 { // what was set to end in 24 h says so, and not 23
+		return fmt.Sprintf("in %d %s", d.Round(unit)/unit, name)
 	}
-	return fmt.Sprintf("%d %s ago", n, unit)
+	return fmt.Sprintf("%d %s ago", d/unit, name)
 }
 
 // standing of a credential: "active", "expired" or "revoked".

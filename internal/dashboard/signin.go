@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 
 	"github.com/pegel-dev/pegel/internal/problem"
@@ -124,7 +125,7 @@ func (x *exchange) mustSignIn() {
 func safeNext(next string) string {
 	u, err := url.Parse(next)
 	inside := err == nil && u.Scheme == "" && u.Host == "" && u.Opaque == "" && (u.Path == "/dashboard" || strings.HasPrefix(u.Path, "/dashboard/"))
-	if !inside || len(next) > 2000 || strings.HasPrefix(u.Path, "/dashboard/sign-") || strings.ContainsAny(next, "\\\r\n") {
+	if !inside || path.Clean(u.Path) != u.Path || len(next) > 2000 || strings.HasPrefix(u.Path, "/dashboard/sign-") || strings.ContainsAny(next, "\\\r\n") {
 		return "/dashboard"
 	}
 	return next

@@ -1,9 +1,12 @@
 package dashboard
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 
 	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/httpapi/gen"
@@ -90,7 +93,7 @@ func (x *exchange) showTenant(status int, fresh *created) {
 	v.Plans = x.plans()
 	v.Keys = read[gen.ApiKey](x, tenantPath(slug)+"/keys", url.Values{"limit": {"100"}})
 	v.Overrides = read[gen.Override](x, tenantPath(slug)+"/overrides", url.Values{"limit": {"100"}})
-	v.Audit = read[gen.AuditEntry](x, "/admin/audit", url.Values{"limit": {"10"}, "resource_id": {slug}})
+	v.Audit = x.tenantChanges(&v)
 	v.History = x.tenantHistory(v.Live.id)
 	name := v.Live.Name
 	if v.Tenant != nil {
@@ -99,6 +102,33 @@ func (x *exchange) showTenant(status int, fresh *created) {
 	out := x.view("tenant", name, v)
 	out.Stream = tenantPage(slug) + "/live"
 	x.show(status, out)
+}
+
+// maxChanges is how many changes a tenant's page shows, and of how many of its overrides it looks for them.
+const maxChanges = 10
+
+// tenantChanges are the last changes of the tenant itself and of its overrides, which the audit log names by tenant and limit.
+func (x *exchange) tenantChanges(v *tenantView) part[gen.AuditEntry] {
+	names := []string{v.Slug}
+	for i := range v.Overrides.Items {
+		names = append(names, v.Slug+"/"+v.Overrides.Items[i].LimitName)
+	}
+	for i := range v.Live.Limits { // also those whose override is gone
+		names = append(names, v.Slug+"/"+v.Live.Limits[i].Name)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	var all part[gen.AuditEntry]
+	for _, name := range names[:min(len(names), maxChanges)] {
+		found := read[gen.AuditEntry](x, "/admin/audit", url.Values{"limit": {strconv.Itoa(maxChanges)}, "resource_id": {name}})
+		if found.Failure != nil {
+			return found
+		}
+		all.Items = append(all.Items, found.Items...)
+	}
+	slices.SortFunc(all.Items, func(a, b gen.AuditEntry) int { return cmp.Or(b.Time.Compare(a.Time), cmp.Compare(b.Id, a.Id)) })
+	all.Items = all.Items[:min(len(all.Items), maxChanges)]
+	return all
 }
 
 // read reads one page of a list for a part of a page.

@@ -263,3 +263,5 @@ func (p *seen) value(t testing.TB, name string) string {
 	value, _, _ := strings.Cut(after, `"`)
 	return strings.NewReplacer("&#34;", `"`, "&amp;", "&").Replace(value)
 }
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }

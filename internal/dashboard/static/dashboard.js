@@ -78,7 +78,8 @@
   // Relative times, as the server writes them.
   const relative = (at) => {
     const ago = (Date.now() - at) / 1000, d = Math.abs(ago);
-    const words = d < 10 ? "now" : d < 60 ? Math.floor(d) + " s" : d < 3600 ? Math.floor(d / 60) + " min" : d < 172800 ? Math.floor(d / 3600) + " h" : Math.floor(d / 86400) + " days";
+    const whole = ago < 0 ? Math.round : Math.floor;
+    const words = d < 10 ? "now" : d < 60 ? whole(d) + " s" : d < 3600 ? whole(d / 60) + " min" : d < 172800 ? whole(d / 3600) + " h" : whole(d / 86400) + " days";
     return words === "now" ? words : ago < 0 ? "in " + words : words + " ago";
   };
   setInterval(() => document.querySelectorAll("time[datetime] .ago").forEach((e) => {
