@@ -124,3 +124,6 @@ BEGIN
     RETURN true;
 END
 $$;
+
+-- Not for anybody who can reach the database: what they do, they do as the owner.
+REVOKE EXECUTE ON FUNCTION journal_make_partition(text, timestamptz, interval), journal_drop_partition(text, timestamptz) FROM PUBLIC;

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pegel-dev/pegel/internal/decision"
@@ -225,8 +226,7 @@ func TestRequestLogPagesNeitherSkipNorRepeat(t *testing.T) {
 	}
 }
 
-// Guarantee: what is older than its retention goes, partition by partition, nothing else does, and room is made ahead; also by a
-// role that does not own the tables.
+// Guarantee: what is older than its retention goes, partition by partition, nothing else does, and room is made ahead.
 func TestJournalRetention(t *testing.T) {
 	t.Parallel()
 	b := newJournalBench(t)
@@ -264,6 +264,42 @@ func TestJournalRetention(t *testing.T) {
 	require.Error(t, b.journal.WriteJournal(t.Context(), &batch))
 	require.NoError(t, b.journal.WriteJournal(t.Context(), &batch))
 	require.EqualValues(t, 1, b.number(t, `SELECT count(*) FROM request_log`))
+}
+
+// Guarantee: a role that does not own the tables, with the rights that the documentation names, can do all of it; and others nothing.
+func TestJournalOfARoleThatOwnsNothing(t *testing.T) {
+	t.Parallel()
+	b := newJournalBench(t)
+	now := micro(time.Now())
+	b.write(t, journal.Batch{Requests: []journal.Request{b.request(now.Add(-72*time.Hour), "school-17")}})
+	journalOf := func(grants ...string) *postgres.Journal {
+		role := fmt.Sprintf("pegel_%x", uuid.New())
+		b.exec(t, `CREATE ROLE `+role)
+		t.Cleanup(func() { _, _ = b.pool.Exec(context.WithoutCancel(t.Context()), `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+		for _, grant := range grants {
+			b.exec(t, `GRANT `+grant+` TO `+role)
+		}
+		config, err := pgxpool.ParseConfig(b.url)
+		require.NoError(t, err)
+		config.ConnConfig.RuntimeParams["role"] = role
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		return postgres.NewJournal(pool, postgres.WithAnswerWithin(time.Minute))
+	}
+	rows := `SELECT, INSERT, UPDATE, DELETE ON request_log, decisions, journal_writers, journal_gaps`
+	few := journalOf(rows)
+	require.ErrorContains(t, few.MaintainJournal(t.Context(), time.Hour), "permission denied")
+
+	one := journalOf(rows, `EXECUTE ON FUNCTION journal_make_partition, journal_drop_partition`)
+	require.NoError(t, one.MaintainJournal(t.Context(), 24*time.Hour))
+	require.NoError(t, one.WriteJournal(t.Context(), &journal.Batch{
+		Writer: uuid.New(), Number: 1, Requests: []journal.Request{b.request(now, "school-17")}, Explanations: []journal.Explanation{b.explanation(now)},
+		Gaps: []journal.Gap{{Replica: "pegel-1", From: now, To: now, Requests: 1}},
+	}))
+	list, err := one.ListRequests(t.Context(), journal.Filter{}, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 1, "the old one is gone, the new one is there")
 }
 
 // Guarantee: replicas that start together make the same partitions without getting into each other's way.
