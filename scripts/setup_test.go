@@ -37,7 +37,7 @@ func newMachine(t *testing.T) *machine {
 	m.has("id", "echo 0")
 	policy := filepath.Join(dir, "policy-rc.d")
 	m.env = []string{
-		"PATH=" + m.dir, "TMPDIR=" + t.TempDir(), "CC=a-c-compiler", "SETUP_POLICY_FILE=" + policy, "PEGEL_DEV_PG_BIN=" + filepath.Join(dir, "postgres"),
+		"PATH=" + m.dir, "TMPDIR=" + t.TempDir(), "CC=a-c-compiler", "SETUP_POLICY_FILE=" + policy, "PEGEL_DEV_PG_BIN=" + filepath.Join(dir, "postgres"), "PEGEL_TEST_PYTHON=" + filepath.Join(dir, "bin", "python"),
 	}
 	m.aptGet(`[ -x "` + policy + `" ] || exit 9 # servers would be started`)
 	t.Cleanup(func() { require.NoFileExists(t, policy) })
@@ -78,7 +78,7 @@ func (m *machine) setUp(need string) (said string, installed []string) {
 // Guarantee: on a machine with Go and nothing else, `make run` and `make test` install what they need.
 func TestSetupInstallsWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	for need, want := range map[string]string{"run": "redis-server curl", "test": "redis-server curl pgbouncer nginx-light gcc libc6-dev"} {
+	for need, want := range map[string]string{"run": "redis-server curl", "test": "redis-server curl pgbouncer nginx-light nodejs php-cli python3-fastapi python3-httpx python3-uvicorn chromium gcc libc6-dev"} {
 		m := newMachine(t)
 		for binary, name := range map[string]string{"pgbouncer": "pgbouncer", "nginx": "nginx-light"} {
 			if _, err := os.Stat("/usr/sbin/" + binary); err == nil {
@@ -94,7 +94,7 @@ func TestSetupInstallsWhatIsMissing(t *testing.T) {
 func TestSetupDoesNothingWhenAllIsThere(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	for _, name := range []string{"valkey-server", "curl", "pgbouncer", "nginx", "a-c-compiler"} {
+	for _, name := range []string{"valkey-server", "curl", "pgbouncer", "nginx", "node", "php", "python", "chromium", "a-c-compiler"} {
 		m.has(name, "")
 	}
 	for _, need := range []string{"run", "test"} {
