@@ -19,8 +19,10 @@ const (
 	// TwiceInDoubt and TooOld are why a message was given up.
 	TwiceInDoubt = "two attempts ended without an answer, so it may have arrived; not sent a third time"
 	TooOld       = "nobody sent it in time"
-	// DigestFrom is from how many mails of one occasion on they are sent as one, DigestMost how many one tells of.
-	DigestFrom, DigestMost = 6, 200
+	// DigestFrom is from how many mails of one occasion on they are sent as one.
+	DigestFrom = 6
+	// DigestMost is how many incidents one digest tells of.
+	DigestMost = 200
 
 	// fetchEvery is how often a courier looks for messages.
 	fetchEvery = 2 * time.Second
@@ -40,7 +42,7 @@ type courier struct {
 	now     func() time.Time
 	log     *slog.Logger
 	count   func(channel Channel, result string)
-	// patience is a pause between two looks, or between two mails; false: ctx has ended.
+	// pause waits between two looks at the queue; false: ctx has ended.
 	pause func(ctx context.Context, d time.Duration) bool
 }
 

@@ -15,6 +15,8 @@ import (
 const (
 	// tidyEvery is how often a replica looks for messages and incidents that are too old.
 	tidyEvery = time.Minute
+	// slowestLook is what a look may add at most to the pause before the next; ReplicaTTL is longer than both.
+	slowestLook = 10 * time.Second
 	// complainEvery is how often the log says again that nothing can be judged.
 	complainEvery = time.Minute
 )
@@ -106,9 +108,14 @@ func (s *Service) Run(ctx context.Context) {
 		all.Go(func() { c.run(ctx) })
 	}
 	for {
+		began := s.cfg.Now()
 		s.Look(ctx)
-		// A little out of step with the other replicas.
-		if !s.cfg.Pause(ctx, LookEvery*9/10+rand.N(LookEvery/5)) { //nolint:gosec // jitter is no secret
+		// A little out of step with the other replicas, and less often while there is so much to judge that they wait for each
+		// other.
+		took := max(0, s.cfg.Now().Sub(began))
+		jitter := rand.N(LookEvery / 5) //nolint:gosec // jitter is no secret
+		next := LookEvery*9/10 + jitter + min(10*took, slowestLook)
+		if !s.cfg.Pause(ctx, next) {
 			break
 		}
 	}

@@ -52,10 +52,10 @@ func postTo(t *testing.T, handler http.HandlerFunc) alert.Fate {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	return postURL(t, t.Context(), server.URL+"/canary")
+	return postURL(t.Context(), t, server.URL+"/canary")
 }
 
-func postURL(t *testing.T, ctx context.Context, url string) alert.Fate {
+func postURL(ctx context.Context, t *testing.T, url string) alert.Fate {
 	t.Helper()
 	key, err := alert.ParseHookSecret(hookSecret)
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestWebhooksThatFailSayWhetherTheyMayHaveArrived(t *testing.T) {
 	fate = postTo(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) })
 	require.True(t, fate.Done, "it asks for no more")
 
-	fate = postURL(t, t.Context(), "http://127.0.0.1:1/canary")
+	fate = postURL(t.Context(), t, "http://127.0.0.1:1/canary")
 	require.True(t, fate.Known)
 	require.Contains(t, fate.Error, "refused")
 	require.NotContains(t, fate.Error, "canary", "the address may be the secret")
@@ -114,7 +114,7 @@ func TestWebhooksThatFailSayWhetherTheyMayHaveArrived(t *testing.T) {
 	addr, _ := testenv.SilentServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	fate = postURL(t, ctx, "http://"+addr+"/canary")
+	fate = postURL(ctx, t, "http://"+addr+"/canary")
 	require.False(t, fate.Known, "it may have arrived")
 	require.NotContains(t, fate.Error, "canary")
 }

@@ -80,9 +80,12 @@ func tellTenant(n *Notice) (w Words) {
 		w.Meaning = "Nothing has to be done."
 	}
 	w.Facts = []Fact{
-		{"Tenant", n.Tenant}, {"Name", clean(n.TenantName, 80)}, {"Plan", n.Plan},
+		{"Tenant", n.Tenant},
+		{"Name", clean(n.TenantName, 80)},
+		{"Plan", n.Plan},
 		{"Limit", limit + ", " + rate(n)},
-		{"Now", percent(n.Value)}, {"Highest", percent(n.Peak)},
+		{"Now", percent(n.Value)},
+		{"Highest", percent(n.Peak)},
 	}
 	return w
 }

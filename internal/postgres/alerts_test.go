@@ -25,7 +25,7 @@ type alertBench struct {
 func newAlertBench(t *testing.T) *alertBench {
 	t.Helper()
 	a := &alertBench{bench: newBench(t), now: time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)}
-	a.Alerts = postgres.NewAlerts(a.bench.Repository, func() time.Time {
+	a.Alerts = postgres.NewAlerts(a.Repository, func() time.Time {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return a.now

@@ -1,4 +1,4 @@
-// Package postgres keeps the configuration and the audit log in Postgres: the migration runner, the connection pool, and
+// Package postgres keeps the configuration, the audit log and incidents in Postgres: the migration runner, the connection pool, and
 // Repository, which implements the interfaces of internal/tenants. Counters are not here (internal/ratelimit/pgstore).
 //
 // # Concurrency
