@@ -46,7 +46,7 @@ func listenerSettings() []Setting {
 		},
 		{
 			Env: "PEGEL_ADMIN_LISTEN", Default: "127.0.0.1:8081", Kind: "host:port",
-			Help:  "admin listener: /admin, /metrics (no credential: keep it private), health",
+			Help:  "admin listener: /admin, /dashboard, /metrics (no credential: keep it private), health",
 			parse: func(c *Config, v string) error { return listenAddress(&c.AdminListen, v) },
 		},
 		{

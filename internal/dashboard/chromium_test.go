@@ -173,9 +173,12 @@ func (b *tab) fits(what string) {
 	}
 }
 
-// picture keeps a screenshot of the whole page in the repository's ignored folder screenshots.
+// picture keeps a screenshot of the whole page in the repository's ignored folder screenshots, when PEGEL_PICTURES is set.
 func (b *tab) picture(name string) {
 	b.t.Helper()
+	if os.Getenv("PEGEL_PICTURES") == "" {
+		return
+	}
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
 	png, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))

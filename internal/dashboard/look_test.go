@@ -98,7 +98,7 @@ func (w *world) furnish() {
 }
 
 // Guarantee: every page is accessible (axe-core finds nothing), fits a desk and a phone in both themes without scrolling
-// sideways, and no script fails. What it looks like is kept in screenshots/ for people.
+// sideways, and no script fails. With PEGEL_PICTURES=1 what it looks like is kept in screenshots/ for people.
 func TestLookOfEveryPage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -125,7 +125,9 @@ func TestLookOfEveryPage(t *testing.T) {
 				b.size(width, 900)
 				b.open(path)
 				b.fits(what)
-				b.accessible(what)
+				if theme == "light" || width == 1280 { // a phone's page has the same colours
+					b.accessible(what)
+				}
 				b.picture(what)
 				b.clean()
 			}
