@@ -147,7 +147,7 @@ func (a *App) openListeners(ctx context.Context) error {
 		return &SettingError{Name: "PEGEL_CLIENT_IP_HEADER", Reason: err.Error()}
 	}
 	engine := decision.New(decision.Config{
-		Store: a.stores.denials, Directory: a.directory, Recorder: newCountedRecorder(a.usage, a.metrics), Observer: a.journal, Used: a.lastUsed.Note,
+		Store: a.stores.denials, Directory: a.directory, Recorder: newCountedRecorder(a.usage, a.metrics), Observer: a.journal, Used: a.lastUsed.Note, UsedOverride: a.lastUsed.NoteOverride,
 		Now: a.now, Mode: ratelimit.Mode(a.cfg.Mode), IPv6Prefix: a.cfg.IPv6Prefix, Log: a.log,
 	})
 	holder := decision.NewHolder(a.cfg.HeldPerTenant, a.cfg.HeldTotal, nil)

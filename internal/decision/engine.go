@@ -25,6 +25,8 @@ type Config struct {
 	Observer Observer
 	// Used is told of every credential that proved itself (tenants.LastUsed.Note); nil: nobody is. It must not block.
 	Used func(kind tenants.Kind, id string, at time.Time)
+	// UsedOverride is told of every override that had a part in a decision (tenants.LastUsed.NoteOverride); nil: nobody is. It must not block.
+	UsedOverride func(o *tenants.Override, at time.Time)
 	// Now is this replica's clock. It dates answers and ends credentials and overrides; counters have the store's clock.
 	Now func() time.Time
 	// Mode is PEGEL_MODE: what holds until an administrator stores a mode (PUT /admin/mode). Empty: enforce.
@@ -41,6 +43,7 @@ type Engine struct {
 	recorder   usage.Recorder
 	observer   Observer
 	used       func(kind tenants.Kind, id string, at time.Time)
+	overridden func(o *tenants.Override, at time.Time)
 	now        func() time.Time
 	mode       ratelimit.Mode
 	ipv6Prefix int
@@ -56,7 +59,7 @@ type Engine struct {
 // New builds an engine.
 func New(cfg Config) *Engine {
 	e := &Engine{
-		store: cfg.Store, directory: cfg.Directory, recorder: cfg.Recorder, observer: cfg.Observer, used: cfg.Used, now: cfg.Now, mode: cfg.Mode,
+		store: cfg.Store, directory: cfg.Directory, recorder: cfg.Recorder, observer: cfg.Observer, used: cfg.Used, overridden: cfg.UsedOverride, now: cfg.Now, mode: cfg.Mode,
 		ipv6Prefix: cfg.IPv6Prefix, log: cfg.Log, ids: NewIDSource(),
 	}
 	if e.ipv6Prefix == 0 {
@@ -64,6 +67,9 @@ func New(cfg Config) *Engine {
 	}
 	if e.used == nil {
 		e.used = func(tenants.Kind, string, time.Time) {}
+	}
+	if e.overridden == nil {
+		e.overridden = func(*tenants.Override, time.Time) {}
 	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)

@@ -28,6 +28,9 @@ func (e *Engine) conclude(w *work, m moment) (*Decision, error) {
 		if l.Source == ratelimit.SourceNone {
 			continue
 		}
+		if l.Override != nil && !w.all {
+			e.overridden(l.Override, m.now)
+		}
 		l.Delay = l.delay(&w.hit).Round(time.Millisecond)
 		if watches(l.Limit) {
 			continue

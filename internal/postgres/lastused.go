@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -38,6 +39,34 @@ func (r *Repository) MarkUsed(ctx context.Context, kind tenants.Kind, lastUsed m
 					WHERE c.last_used_at IS NULL OR c.last_used_at < used.at
 					FOR NO KEY UPDATE OF c SKIP LOCKED)
 				UPDATE `+table+` c SET last_used_at = picked.at FROM picked WHERE c.seq = picked.seq`, ids, times)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// MarkOverridesUsed is MarkUsed for overrides.
+func (r *Repository) MarkOverridesUsed(ctx context.Context, lastUsed map[tenants.OverrideName]time.Time) error {
+	names := slices.SortedFunc(maps.Keys(lastUsed), func(a, b tenants.OverrideName) int {
+		return cmp.Or(cmp.Compare(a.TenantID, b.TenantID), cmp.Compare(a.LimitName, b.LimitName))
+	})
+	for batch := range slices.Chunk(names, markBatch) {
+		owners, limits, times := make([]int64, len(batch)), make([]string, len(batch)), make([]time.Time, len(batch))
+		for i, name := range batch {
+			owners[i], limits[i], times[i] = name.TenantID, name.LimitName, lastUsed[name]
+		}
+		err := r.read(ctx, "mark overrides used", func(ctx context.Context, q querier) error {
+			_, err := q.Exec(ctx, `
+				WITH used AS (SELECT * FROM unnest($1::bigint[], $2::text[], $3::timestamptz[]) AS u (tenant_id, limit_name, at)),
+				picked AS (
+					SELECT o.tenant_id, o.limit_name, used.at FROM overrides o JOIN used ON used.tenant_id = o.tenant_id AND used.limit_name = o.limit_name
+					WHERE o.last_used_at IS NULL OR o.last_used_at < used.at
+					FOR NO KEY UPDATE OF o SKIP LOCKED)
+				UPDATE overrides o SET last_used_at = picked.at FROM picked
+				WHERE o.tenant_id = picked.tenant_id AND o.limit_name = picked.limit_name`, owners, limits, times)
 			return err
 		})
 		if err != nil {

@@ -20,6 +20,8 @@ type marks struct {
 	err   error
 	calls int
 	seen  map[tenants.Kind]map[string]time.Time
+
+	overrides map[tenants.OverrideName]time.Time
 }
 
 func (m *marks) MarkUsed(_ context.Context, kind tenants.Kind, lastUsed map[string]time.Time) error {
@@ -31,6 +33,27 @@ func (m *marks) MarkUsed(_ context.Context, kind tenants.Kind, lastUsed map[stri
 	}
 	m.seen[kind] = lastUsed
 	return m.err
+}
+
+func (m *marks) MarkOverridesUsed(_ context.Context, lastUsed map[tenants.OverrideName]time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.overrides = lastUsed
+	return m.err
+}
+
+func TestLastUsedWritesTheNewestUseOfEachOverride(t *testing.T) {
+	m := &marks{}
+	u := tenants.NewLastUsed(m, 0, slog.New(slog.DiscardHandler))
+	before, after := &tenants.Override{TenantID: 1, LimitName: "a"}, &tenants.Override{TenantID: 1, LimitName: "a", Quota: 9} // replaced meanwhile
+	u.NoteOverride(before, noon)
+	u.NoteOverride(after, noon.Add(time.Minute))
+	u.NoteOverride(&tenants.Override{TenantID: 2, LimitName: "a"}, noon)
+	u.Flush(t.Context())
+	require.Equal(t, map[tenants.OverrideName]time.Time{
+		{TenantID: 1, LimitName: "a"}: noon.Add(time.Minute), {TenantID: 2, LimitName: "a"}: noon,
+	}, m.overrides)
+	require.Zero(t, testing.AllocsPerRun(100, func() { u.NoteOverride(after, noon) }), "after the first time")
 }
 
 func TestLastUsedWritesTheNewestOfEach(t *testing.T) {
