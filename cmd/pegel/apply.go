@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -204,18 +205,26 @@ func (f *namedFile) explain(cmd *cobra.Command, err error) error {
 	if !errors.As(err, &refused) || len(refused.Errors) == 0 {
 		return err
 	}
-	inBody := 0
+	type place struct {
+		line int
+		text string
+	}
+	var places []place
 	for _, found := range refused.Errors {
 		if strings.HasPrefix(found.Pointer, "/header/") || strings.HasPrefix(found.Pointer, "/query/") {
 			continue
 		}
-		inBody++
-		say(cmd, "%s:%d: %s", f.name, f.parsed.Line(found.Pointer), printable(strings.TrimSpace(strings.TrimPrefix(found.Pointer, "/")+" "+found.Message)))
+		text := strings.TrimSpace(strings.TrimPrefix(found.Pointer, "/") + " " + found.Message)
+		places = append(places, place{f.parsed.Line(found.Pointer), printable(text)})
 	}
-	if inBody == 0 {
+	if len(places) == 0 {
 		return err
 	}
-	return fmt.Errorf("%s is not valid in %d place(s); nothing was changed", f.name, inBody)
+	slices.SortStableFunc(places, func(a, b place) int { return a.line - b.line })
+	for _, p := range places {
+		say(cmd, "%s:%d: %s", f.name, p.line, p.text)
+	}
+	return fmt.Errorf("%s is not valid in %d place(s); nothing was changed", f.name, len(places))
 }
 
 // printChanges is the difference, an object a paragraph.

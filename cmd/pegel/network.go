@@ -111,5 +111,5 @@ func (r *remote) stream(cmd *cobra.Command, call adminclient.Call) error {
 	if err != nil {
 		return err
 	}
-	return r.advise(c.Stream(cmd.Context(), call, cmd.OutOrStdout()))
+	return r.advise(c.Stream(cmd.Context(), call, cmd.OutOrStdout()), call.Path)
 }

@@ -141,8 +141,8 @@ func modeCommand() *cobra.Command {
 	}
 	r := remoteFlags(cmd, false)
 	group(cmd)
-	print := func(cmd *cobra.Command, call adminclient.Call) error {
-		answer, err := r.do(cmd, call)
+	call := func(cmd *cobra.Command, request adminclient.Call) error {
+		answer, err := r.do(cmd, request)
 		if err != nil {
 			return err
 		}
@@ -158,14 +158,14 @@ func modeCommand() *cobra.Command {
 	cmd.AddCommand(
 		&cobra.Command{
 			Use: "get", Short: "Print the mode that holds", Example: "  pegel mode get", Args: exactly(),
-			RunE: func(cmd *cobra.Command, _ []string) error { return print(cmd, adminclient.Call{Path: "/admin/mode"}) },
+			RunE: func(cmd *cobra.Command, _ []string) error { return call(cmd, adminclient.Call{Path: "/admin/mode"}) },
 		},
 		&cobra.Command{
 			Use: "set MODE", Short: "Set the mode, on all replicas within a second", Example: "  pegel mode set shadow\n  pegel mode set enforce",
 			Args: exactly("MODE"), ValidArgs: []string{"enforce", "shadow"},
 			RunE: func(cmd *cobra.Command, args []string) error {
 				body := adminclient.ModeBody{Mode: adminclient.Mode(args[0])}
-				return print(cmd, adminclient.Call{Method: http.MethodPut, Path: "/admin/mode", Body: body})
+				return call(cmd, adminclient.Call{Method: http.MethodPut, Path: "/admin/mode", Body: body})
 			},
 		})
 	return cmd

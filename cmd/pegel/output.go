@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -89,7 +90,7 @@ func (l listing[T]) command(r *remote) *cobra.Command {
 		}
 		items, err := c.List(cmd.Context(), l.path(args), query, most)
 		if err != nil {
-			return r.advise(err)
+			return r.advise(err, l.path(args))
 		}
 		raw, err := json.Marshal(map[string]any{"items": items})
 		if err != nil {
@@ -143,8 +144,8 @@ func facts(w io.Writer, pairs ...string) error {
 		longest = max(longest, len(pairs[i]))
 	}
 	var b strings.Builder
-	for i := 0; i < len(pairs); i += 2 {
-		fmt.Fprintf(&b, "%-*s  %s\n", longest, pairs[i], printable(pairs[i+1]))
+	for pair := range slices.Chunk(pairs, 2) {
+		fmt.Fprintf(&b, "%-*s  %s\n", longest, pair[0], printable(pair[1]))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

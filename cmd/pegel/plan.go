@@ -285,7 +285,7 @@ func readConfigFile(cmd *cobra.Command, path string) (*namedFile, error) {
 	if path == "-" {
 		name = "standard input"
 	} else {
-		f, err := os.Open(path) //nolint:gosec // the user names the file
+		f, err := os.Open(path)
 		if err != nil {
 			return nil, usagef("--file: %w", err)
 		}

@@ -18,8 +18,8 @@ import (
 const (
 	serverEnv     = "PEGEL_SERVER"
 	publicEnv     = "PEGEL_PUBLIC_SERVER"
-	tokenEnv      = "PEGEL_TOKEN"
-	tokenFileEnv  = "PEGEL_TOKEN_FILE"
+	tokenEnv      = "PEGEL_TOKEN"      //nolint:gosec // a name, no credential
+	tokenFileEnv  = "PEGEL_TOKEN_FILE" //nolint:gosec // a name, no credential
 	keyEnv        = "PEGEL_KEY"
 	defaultServer = "http://127.0.0.1:8081"
 	defaultPublic = "http://127.0.0.1:8080"
@@ -105,7 +105,7 @@ func (r *remote) token(stdin io.Reader) (string, error) {
 		}
 	}
 	const most = 4096 // bytes; tokens have about 60
-	var in io.Reader = stdin
+	in := stdin
 	if file != "-" {
 		f, err := os.Open(file) //nolint:gosec // the user names the file
 		if err != nil {
@@ -132,15 +132,11 @@ func (r *remote) do(cmd *cobra.Command, call adminclient.Call) (*adminclient.Ans
 		return nil, err
 	}
 	answer, err := c.Do(cmd.Context(), call)
-	var refused *adminclient.RefusedError
-	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
-		return nil, fmt.Errorf("%s: %s", strings.TrimPrefix(call.Path, "/admin/"), refused.Detail)
-	}
-	return answer, r.advise(err)
+	return answer, r.advise(err, call.Path)
 }
 
 // advise adds to a failure what its reader can do about it.
-func (r *remote) advise(err error) error {
+func (r *remote) advise(err error, path string) error {
 	var away *adminclient.UnreachableError
 	var refused *adminclient.RefusedError
 	env := serverEnv
@@ -156,6 +152,8 @@ func (r *remote) advise(err error) error {
 		return fmt.Errorf("no valid credential (wrong, expired or revoked): set %s or --token-file", keyEnv)
 	case refused.Status == http.StatusUnauthorized:
 		return fmt.Errorf("no valid admin token (wrong, expired or revoked): set %s or --token-file", tokenEnv)
+	case refused.Status == http.StatusNotFound:
+		return fmt.Errorf("%s: %s (at %s)", strings.TrimPrefix(path, "/admin/"), refused.Detail, refused.Server)
 	case refused.Status == http.StatusPreconditionFailed:
 		return errors.New("somebody else changed it meanwhile: look at it again, then repeat the command")
 	}
