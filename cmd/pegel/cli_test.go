@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -264,11 +265,35 @@ func (s *server) credentials(t *testing.T) {
 	out, _, status = s.pegel("check --tenant school-19 --cost 2600 --token-file service")
 	require.Equal(t, exitDenied, status)
 	require.Contains(t, out, "deny; ")
+	s.explained(t)
 	s.must("check --tenant school-19 --cost 5 --peek --token-file service")
 	s.must("service-token revoke " + strings.Split(service, "_")[1] + " --yes")
 	_, said, status = s.pegel("check --tenant school-19 --token-file service")
 	require.Equal(t, exitError, status)
 	require.Contains(t, said, "no valid credential")
+}
+
+// explained follows a refusal through the request log to its explanation.
+func (s *server) explained(t *testing.T) {
+	t.Helper()
+	var log struct {
+		Items []struct {
+			DecisionID string `json:"decision_id"`
+		} `json:"items"`
+	}
+	require.Eventually(t, func() bool {
+		return json.Unmarshal([]byte(s.must("request list --tenant school-19 --decision deny -o json")), &log) == nil && len(log.Items) > 0
+	}, 30*time.Second, 100*time.Millisecond)
+	require.Contains(t, s.must("request list --tenant school-19"), "school-19  deny")
+	require.Contains(t, s.must("request export --format csv --tenant school-19"), log.Items[0].DecisionID)
+	var out string
+	require.Eventually(t, func() bool {
+		var status int
+		out, _, status = s.pegel("decision get " + log.Items[0].DecisionID)
+		return status == 0
+	}, 30*time.Second, 100*time.Millisecond)
+	require.Contains(t, out, "\ndecision: deny\n")
+	s.must("usage tenant school-19 --step 1m --by limit")
 }
 
 // Guarantee: the commands that need no server run without one.

@@ -85,7 +85,7 @@ func usageCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "usage", Short: "Who is using how much", Example: "  pegel usage top\n  pegel usage top --top 20 -o json"}
 	r := remoteFlags(cmd, false)
 	group(cmd)
-	cmd.AddCommand(usageTop(r))
+	cmd.AddCommand(usageTop(r), usageTenant(r))
 	return cmd
 }
 
