@@ -62,10 +62,11 @@ func eventRule(k Kind) Rule {
 	r := Rule{At: 1, Below: 0.5, Quiet: 10 * time.Minute, Dip: time.Minute, Hold: ReplicaTTL}
 	switch k {
 	case StoreDown:
-		r.For, r.Quiet, r.Dip = 5*time.Second, time.Minute, 15*time.Second
+		// Longer than two looks: what one replica says once, because a store was slow for a moment, is no outage.
+		r.For, r.Quiet, r.Dip = 2*LookEvery+time.Second, time.Minute, 15*time.Second
 	case ReplicasDisagree:
 		// Replicas switch a moment apart, and say so a few seconds apart.
-		r.For, r.Quiet, r.Dip = 10*time.Second, time.Minute, time.Second
+		r.For, r.Quiet, r.Dip = 2*LookEvery+time.Second, time.Minute, time.Second
 	case TenantHigh, RequestLogDrops, ServiceTokenRefused, ForgedTokens:
 	}
 	return r

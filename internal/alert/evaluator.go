@@ -107,7 +107,9 @@ func (s *Service) Run(ctx context.Context) {
 	for _, c := range s.couriers {
 		all.Go(func() { c.run(ctx) })
 	}
-	for {
+	// The stores are probed when the process starts: before the first answer they would look as if they were away.
+	s.cfg.Pause(ctx, LookEvery)
+	for ctx.Err() == nil {
 		began := s.cfg.Now()
 		s.Look(ctx)
 		// A little out of step with the other replicas, and less often while there is so much to judge that they wait for each
@@ -115,9 +117,7 @@ func (s *Service) Run(ctx context.Context) {
 		took := max(0, s.cfg.Now().Sub(began))
 		jitter := rand.N(LookEvery / 5) //nolint:gosec // jitter is no secret
 		next := LookEvery*9/10 + jitter + min(10*took, slowestLook)
-		if !s.cfg.Pause(ctx, next) {
-			break
-		}
+		s.cfg.Pause(ctx, next)
 	}
 	all.Wait()
 }
