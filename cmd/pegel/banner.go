@@ -36,7 +36,7 @@ func (b *banner) print(w io.Writer) error {
 	if b.proxy != "" {
 		fmt.Fprintf(&out, "   proxy to a demo upstream %s", b.proxy)
 	}
-	fmt.Fprintf(&out, "\n  the API to read and try: %s/docs\n\n", b.public)
+	fmt.Fprintf(&out, "\n  the API to read and try: %s/docs\n  the dashboard: %s/dashboard, with the admin token below\n\n", b.public, b.admin)
 	for _, t := range b.examples.Tenants {
 		fmt.Fprintf(&out, "  %-13s plan %-10s key %s\n", t.Slug, t.Plan, t.Key)
 	}

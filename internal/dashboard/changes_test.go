@@ -218,8 +218,10 @@ func TestHostileNamesAreText(t *testing.T) {
 	w := newWorld(t)
 	hostile := `</script><img src=x onerror=alert(1)>{{.}}'"` + "\u202e"
 	tenant := w.tenant("hostile", hostile, "light")
-	w.live.Store(&usage.Overview{Addresses: []usage.Refusals{{Name: hostile, Count: 1}}, Services: []usage.Refusals{{Name: hostile, Count: 1}},
-		Tenants: []usage.TenantUsage{{TenantID: tenant.ID, Tenant: hostile, Plan: hostile, LimitName: hostile, Utilization: 2, HighSince: w.now()}}})
+	w.live.Store(&usage.Overview{
+		Addresses: []usage.Refusals{{Name: hostile, Count: 1}}, Services: []usage.Refusals{{Name: hostile, Count: 1}},
+		Tenants: []usage.TenantUsage{{TenantID: tenant.ID, Tenant: hostile, Plan: hostile, LimitName: hostile, Utilization: 2, HighSince: w.now()}},
+	})
 	b := w.signIn(bootstrap)
 	for _, path := range []string{"/dashboard", "/dashboard/tenants", "/dashboard/tenants/hostile", "/dashboard/audit", "/dashboard/plans/light", "/dashboard/tenants?search=" + "%3C/script%3E%3Cimg"} {
 		p := b.get(path)

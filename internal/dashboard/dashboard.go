@@ -84,10 +84,10 @@ func New(cfg Config) (http.Handler, error) {
 func (d *Dashboard) routes(assets http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /dashboard/static/", assets)
-	mux.HandleFunc("GET /dashboard/sign-in", d.signInPage)
-	mux.HandleFunc("POST /dashboard/sign-in", d.signIn)
-	mux.HandleFunc("POST /dashboard/sign-out", d.signOut)
-	mux.HandleFunc("POST /dashboard/theme", d.setTheme)
+	mux.HandleFunc("GET /dashboard/sign-in", d.anybody(d.signInPage))
+	mux.HandleFunc("POST /dashboard/sign-in", d.anybody(d.signIn))
+	mux.HandleFunc("POST /dashboard/sign-out", d.anybody(d.signOut))
+	mux.HandleFunc("POST /dashboard/theme", d.anybody(d.setTheme))
 
 	for pattern, handle := range map[string]func(*exchange){
 		"GET /dashboard":       d.overview,

@@ -135,7 +135,9 @@ func (x *exchange) broken(err error) {
 }
 
 // redirect sends the browser on with a GET.
-func (x *exchange) redirect(to string) { http.Redirect(x.w, x.r, to, http.StatusSeeOther) }
+func (x *exchange) redirect(to string) {
+	http.Redirect(x.w, x.r, to, http.StatusSeeOther) //nolint:gosec // paths of our own, or what safeNext let through
+}
 
 // done ends a form that was carried out: the page is read anew, so that a reload repeats nothing.
 func (x *exchange) done(path, what string) { x.redirect(path + "?done=" + what) }
@@ -183,7 +185,9 @@ func (x *exchange) failureOf(err error) *failure {
 	f := &failure{Status: e.Status, Title: e.Title, Detail: e.Detail, RequestID: x.id}
 	switch e.Status {
 	case http.StatusForbidden:
-		f.Title, f.Detail = "Not with your role", "You signed in as "+string(x.session.who.Role)+"; "+e.Detail+"."
+		if x.session != nil {
+			f.Title, f.Detail = "Not with your role", "You signed in as "+string(x.session.who.Role)+"; "+e.Detail+"."
+		}
 	case http.StatusNotFound:
 		f.Title, f.Detail = "Not found", "There is nothing by this name. It may have been deleted."
 	case http.StatusServiceUnavailable:
@@ -222,18 +226,19 @@ func theme(r *http.Request) string {
 }
 
 // setTheme is POST /dashboard/theme. It needs no session: the sign-in page has the switch too.
-func (d *Dashboard) setTheme(w http.ResponseWriter, r *http.Request) {
-	x := d.exchange(w, r, nil)
-	if err := r.ParseForm(); err != nil {
-		x.fail(formError(err))
+func (d *Dashboard) setTheme(x *exchange) {
+	f, ok := x.readForm("theme")
+	if !ok {
 		return
 	}
-	c := &http.Cookie{Name: themeCookie, Value: r.PostForm.Get("theme"), Path: "/dashboard", MaxAge: 365 * 24 * 3600, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: d.overTLS(r)}
+	c := &http.Cookie{ //nolint:gosec // Secure where there is TLS
+		Name: themeCookie, Value: f.text("theme"), Path: "/dashboard", MaxAge: 365 * 24 * 3600, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: d.overTLS(x.r),
+	}
 	if c.Value != "light" && c.Value != "dark" {
 		c.Value, c.MaxAge = "", -1
 	}
-	http.SetCookie(w, c)
-	back := r.PostForm.Get("back")
+	http.SetCookie(x.w, c)
+	back := f.text("back")
 	if back == "/dashboard/sign-in" {
 		x.redirect(back)
 		return

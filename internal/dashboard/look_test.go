@@ -36,9 +36,16 @@ func (w *world) furnish() {
 		o.Series = append(o.Series, p)
 	}
 	names := []struct{ slug, name, plan string }{
-		{"school-17", "School 17", "light"}, {"academy", "Academy of Music", "pro"}, {"campus", "Campus North", "dedicated"},
-		{"hostile", `<script>alert("1")</script> & "quotes"`, "light"}, {"long", "Gesellschaft zur Förderung der außerordentlich langen Vereinsnamen und Donaudampfschifffahrt e.V.", "light"},
-		{"rtl", "مدرسة \u202e النور", "pro"}, {"nursery-3", "Nursery 3", "light"}, {"lyceum", "Lycée Émile-Zola", "pro"}, {"k12-west", "K12 West", "dedicated"}, {"gym-4", "Gymnasium 4", "light"},
+		{"school-17", "School 17", "light"},
+		{"academy", "Academy of Music", "pro"},
+		{"campus", "Campus North", "dedicated"},
+		{"hostile", `<script>alert("1")</script> & "quotes"`, "light"},
+		{"long", "Gesellschaft zur Förderung der außerordentlich langen Vereinsnamen und Donaudampfschifffahrt e.V.", "light"},
+		{"rtl", "مدرسة \u202e النور", "pro"},
+		{"nursery-3", "Nursery 3", "light"},
+		{"lyceum", "Lycée Émile-Zola", "pro"},
+		{"k12-west", "K12 West", "dedicated"},
+		{"gym-4", "Gymnasium 4", "light"},
 	}
 	shares := []float64{1, .93, .84, .61, .4, .33, .2, .12, .05, .004}
 	for i, n := range names {

@@ -153,7 +153,7 @@ func (d *Dashboard) current(r *http.Request) *session {
 
 // cookie is how the session travels: out of reach of scripts, never from another site, and only over TLS where there is TLS.
 func (d *Dashboard) cookie(r *http.Request, value string, age time.Duration) *http.Cookie {
-	c := &http.Cookie{
+	c := &http.Cookie{ //nolint:gosec // Secure where there is TLS
 		Name: sessionCookie, Value: value, Path: "/dashboard", MaxAge: int(age.Seconds()),
 		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: d.overTLS(r),
 	}

@@ -19,10 +19,9 @@ type signInView struct {
 }
 
 // signInPage is GET /dashboard/sign-in.
-func (d *Dashboard) signInPage(w http.ResponseWriter, r *http.Request) {
-	x := d.exchange(w, r, nil)
-	next := safeNext(r.URL.Query().Get("next"))
-	if d.current(r) != nil {
+func (d *Dashboard) signInPage(x *exchange) {
+	next := safeNext(x.r.URL.Query().Get("next"))
+	if d.current(x.r) != nil {
 		x.redirect(next)
 		return
 	}
@@ -30,15 +29,14 @@ func (d *Dashboard) signInPage(w http.ResponseWriter, r *http.Request) {
 }
 
 // signIn is POST /dashboard/sign-in.
-func (d *Dashboard) signIn(w http.ResponseWriter, r *http.Request) {
-	x := d.exchange(w, r, nil)
-	if err := r.ParseForm(); err != nil {
-		x.fail(formError(err))
+func (d *Dashboard) signIn(x *exchange) {
+	f, ok := x.readForm("sign-in")
+	if !ok {
 		return
 	}
-	token, next := strings.TrimSpace(r.PostForm.Get("token")), safeNext(r.PostForm.Get("next"))
-	who, expires, ok := d.SignIn.Verify(token)
-	if !ok {
+	token, next := f.text("token"), safeNext(f.text("next"))
+	who, expires, right := d.SignIn.Verify(token)
+	if !right {
 		status, wrong := d.refuseSignIn(x, token)
 		x.render(status, "sign-in", "Sign in", signInView{Next: next, Wrong: wrong})
 		return
@@ -57,9 +55,9 @@ func (d *Dashboard) signIn(w http.ResponseWriter, r *http.Request) {
 	if left := expires.Sub(now); !expires.IsZero() && left < life {
 		life = left
 	}
-	http.SetCookie(w, d.cookie(r, value, life))
-	d.Log.LogAttrs(r.Context(), slog.LevelInfo, "administrator signed in to the dashboard",
-		slog.String("actor", who.Actor.Name), slog.String("actor_id", who.Actor.ID), slog.String("request_id", x.id), slog.String("address", d.address(r)))
+	http.SetCookie(x.w, d.cookie(x.r, value, life))
+	d.Log.LogAttrs(x.r.Context(), slog.LevelInfo, "administrator signed in to the dashboard",
+		slog.String("actor", who.Actor.Name), slog.String("actor_id", who.Actor.ID), slog.String("request_id", x.id), slog.String("address", d.address(x.r)))
 	x.redirect(next)
 }
 
@@ -86,9 +84,14 @@ func (d *Dashboard) refuseSignIn(x *exchange, token string) (status int, wrong s
 }
 
 // signOut is POST /dashboard/sign-out.
-func (d *Dashboard) signOut(w http.ResponseWriter, r *http.Request) {
-	http.SetCookie(w, d.cookie(r, "", 0))
-	d.exchange(w, r, nil).redirect("/dashboard/sign-in")
+func (d *Dashboard) signOut(x *exchange) {
+	http.SetCookie(x.w, d.cookie(x.r, "", 0))
+	x.redirect("/dashboard/sign-in")
+}
+
+// anybody lets everybody through, also without a session.
+func (d *Dashboard) anybody(handle func(*exchange)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { handle(d.exchange(w, r, nil)) }
 }
 
 // signedIn lets only sessions through; everybody else signs in first and comes back.

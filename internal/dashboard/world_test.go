@@ -256,10 +256,10 @@ func (b *browser) post(path string, pairs ...string) seen {
 }
 
 // value is a hidden field of a page.
-func (p *seen) value(t testing.TB, name string) string {
-	t.Helper()
+func (p *seen) value(tb testing.TB, name string) string {
+	tb.Helper()
 	_, after, found := strings.Cut(p.body, `name="`+name+`" value="`)
-	require.True(t, found, "no field %s in %s", name, p.body)
+	require.True(tb, found, "no field %s in %s", name, p.body)
 	value, _, _ := strings.Cut(after, `"`)
 	return strings.NewReplacer("&#34;", `"`, "&amp;", "&").Replace(value)
 }
