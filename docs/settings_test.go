@@ -16,6 +16,7 @@ var notSettings = map[string]string{
 	"PEGEL_TEST_DATABASE_URL": "tests: a Postgres to use",
 	"PEGEL_TEST_REDIS_URL":    "tests: a Redis to use",
 	"PEGEL_SOAK":              "make soak: how long",
+	"PEGEL_BENCH_ROWS":        "a benchmark: how large a request log",
 	"PEGEL_SERVER":            "the command line: URL of the admin listener",
 	"PEGEL_PUBLIC_SERVER":     "the command line: URL of the public listener",
 	"PEGEL_TOKEN":             "the command line: an admin token; examples: a service token",
