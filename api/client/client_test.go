@@ -102,10 +102,11 @@ func sameHeaders(t *testing.T, wire http.Header, d *client.Decision) {
 	} {
 		require.Equal(t, wire.Get(name), strings.Join(h[name], "|"), name)
 	}
-	if want := wire.Get("X-RateLimit-Reset"); want != "" {
+	const reset = "X-RateLimit-Reset" // as it is spelled, which is not Go's way
+	if want := wire.Get(reset); want != "" {
 		service, err := strconv.Atoi(want)
 		require.NoError(t, err)
-		own, err := strconv.Atoi(h["X-RateLimit-Reset"][0])
+		own, err := strconv.Atoi(spelled(h, reset))
 		require.NoError(t, err)
 		require.InDelta(t, service, own, 5)
 	}
@@ -250,8 +251,13 @@ func TestErrors(t *testing.T) {
 		require.False(t, client.IsRateLimited(err), name)
 	}
 	for _, bad := range [][2]string{
-		{"", "pgs_x"}, {"localhost:8080", "pgs_x"}, {"ftp://x", "pgs_x"}, {"http://u:canary@x", "pgs_x"}, {"http://x/?q", "pgs_x"},
-		{"http://x", ""}, {"http://x", "pgs_canary\n"},
+		{"", "pgs_x"},
+		{"localhost:8080", "pgs_x"},
+		{"ftp://x", "pgs_x"},
+		{"http://u:canary@x", "pgs_x"},
+		{"http://x/?q", "pgs_x"},
+		{"http://x", ""},
+		{"http://x", "pgs_canary\n"},
 	} {
 		_, err := client.New(bad[0], bad[1])
 		require.Error(t, err, bad)

@@ -116,7 +116,7 @@ func again(r *http.Request) (*http.Request, error) {
 func retryAfter(h http.Header, now time.Time) (wait time.Duration, ok bool) {
 	value := h.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second, true //nolint:gosec // 31 bits
+		return time.Duration(seconds) * time.Second, true
 	}
 	at, err := http.ParseTime(value)
 	if err != nil {

@@ -138,20 +138,26 @@ func TestTransportContext(t *testing.T) {
 	api := &http.Client{Transport: &client.Transport{OnWait: func(*http.Request, int, time.Duration) { leave() }}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.URL, http.NoBody)
 	require.NoError(t, err)
-	_, err = api.Do(req)
+	res, err := api.Do(req)
+	if err == nil {
+		_ = res.Body.Close()
+	}
 	require.ErrorIs(t, err, context.Canceled)
 
 	limited, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	req, err = http.NewRequestWithContext(limited, http.MethodGet, u.URL, http.NoBody)
 	require.NoError(t, err)
-	res, err := (&http.Client{Transport: &client.Transport{}}).Do(req)
+	res, err = (&http.Client{Transport: &client.Transport{}}).Do(req)
 	require.NoError(t, err)
 	require.NoError(t, res.Body.Close())
 	require.Equal(t, 429, res.StatusCode, "an answer is worth more than a deadline that was waited for")
 
 	failing := roundTrip(func(*http.Request) (*http.Response, error) { return nil, errors.New("broken") })
-	_, err = (&http.Client{Transport: &client.Transport{Base: failing}}).Get("http://nowhere.invalid")
+	res, err = (&http.Client{Transport: &client.Transport{Base: failing}}).Get("http://nowhere.invalid")
+	if err == nil {
+		_ = res.Body.Close()
+	}
 	require.ErrorContains(t, err, "broken")
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -86,8 +87,18 @@ func (s *service) administer(method, path string, body any) map[string]any {
 func (s *service) serviceToken(may ...string) string {
 	s.t.Helper()
 	created := s.administer(http.MethodPost, "/admin/service-tokens", map[string]any{"name": "svc", "exempt": []string{"address"}, "may": may})
-	return created["secret"].(string)
+	return secretIn(s.t, created)
 }
+
+func secretIn(t *testing.T, created map[string]any) string {
+	t.Helper()
+	secret, ok := created["secret"].(string)
+	require.True(t, ok, "%v", created)
+	return secret
+}
+
+// spelled is a header's line under the very name, which may not be Go's form of it.
+func spelled(h http.Header, name string) string { return strings.Join(h[name], "|") }
 
 // tenant creates a tenant on a plan of its own and returns an API key of it.
 func (s *service) tenant(slug string, limits ...map[string]any) (key string) {
@@ -97,7 +108,7 @@ func (s *service) tenant(slug string, limits ...map[string]any) (key string) {
 	}
 	s.administer(http.MethodPost, "/admin/plans", map[string]any{"name": "of-" + slug, "limits": limits})
 	s.administer(http.MethodPost, "/admin/tenants", map[string]any{"slug": slug, "name": "T", "plan": "of-" + slug})
-	return s.administer(http.MethodPost, "/admin/tenants/"+slug+"/keys", map[string]any{"name": "test"})["secret"].(string)
+	return secretIn(s.t, s.administer(http.MethodPost, "/admin/tenants/"+slug+"/keys", map[string]any{"name": "test"}))
 }
 
 func (s *service) client(options ...client.Option) *client.Client {

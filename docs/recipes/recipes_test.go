@@ -33,7 +33,7 @@ const (
 import http from 'node:http';
 import { pegel } from '%[1]s/pegel.mjs';
 const limit = pegel({ url: '%[2]s', token: '%[3]s', timeout: %[5]d, identify: (req) => req.url === '/healthz' ? null : { tenant: req.headers['tenant'] } });
-http.createServer((req, res) => limit(req, res, () => res.end('hello'))).listen(%[4]d, '127.0.0.1');`
+http.createServer((req, res) => limit(req, res, () => res.end('hello'))).listen(%[4]s, '127.0.0.1');`
 
 	pythonServer = `
 import sys
@@ -46,9 +46,9 @@ app.middleware('http')(Pegel('%[2]s', '%[3]s', timeout=%[5]d / 1000, identify=la
 @app.get('/{path:path}')
 async def hello(path: str):
     return 'hello'
-uvicorn.run(app, host='127.0.0.1', port=%[4]d, log_level='warning')`
+uvicorn.run(app, host='127.0.0.1', port=%[4]s, log_level='warning')`
 
-	phpServer = `<?php // port %[4]d
+	phpServer = `<?php // port %[4]s
 require '%[1]s/pegel.php';
 if ($_SERVER['REQUEST_URI'] !== '/healthz') {
     pegel('%[2]s', '%[3]s', ['tenant' => $_SERVER['HTTP_TENANT']], %[5]d / 1000);
@@ -147,12 +147,13 @@ func serve(t *testing.T, source, name, pegel, token string, timeout time.Duratio
 	require.NoError(t, err)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	port := free.Addr().(*net.TCPAddr).Port
+	_, port, err := net.SplitHostPort(free.Addr().String())
+	require.NoError(t, err)
 	require.NoError(t, free.Close())
 	file := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, source, here, pegel, token, port, timeout.Milliseconds()), 0o600))
 
-	args := command(file, fmt.Sprintf("127.0.0.1:%d", port))
+	args := command(file, "127.0.0.1:"+port)
 	var log bytes.Buffer
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -164,7 +165,7 @@ func serve(t *testing.T, source, name, pegel, token string, timeout time.Duratio
 			t.Log(log.String())
 		}
 	})
-	url = fmt.Sprintf("http://127.0.0.1:%d", port)
+	url = "http://127.0.0.1:" + port
 	require.Eventually(t, func() bool {
 		res, err := http.Get(url + "/healthz")
 		if err != nil {

@@ -136,22 +136,24 @@ func (e *element) status(s *ratelimitv3.RateLimitResponse_DescriptorStatus) {
 }
 
 // clamp fits a number into the protocol's.
-func clamp(n int64) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) } //nolint:gosec // clamped
+func clamp(n int64) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }
 
 // unit is a window in the protocol's words; UNKNOWN for a window that it has no word for.
 func unit(window time.Duration) ratelimitv3.RateLimitResponse_RateLimit_Unit {
 	const day = 24 * time.Hour
-	switch window {
-	case time.Second:
-		return ratelimitv3.RateLimitResponse_RateLimit_SECOND
-	case time.Minute:
-		return ratelimitv3.RateLimitResponse_RateLimit_MINUTE
-	case time.Hour:
-		return ratelimitv3.RateLimitResponse_RateLimit_HOUR
-	case day:
-		return ratelimitv3.RateLimitResponse_RateLimit_DAY
-	case 7 * day:
-		return ratelimitv3.RateLimitResponse_RateLimit_WEEK
+	for _, known := range [...]struct {
+		window time.Duration
+		unit   ratelimitv3.RateLimitResponse_RateLimit_Unit
+	}{
+		{time.Second, ratelimitv3.RateLimitResponse_RateLimit_SECOND},
+		{time.Minute, ratelimitv3.RateLimitResponse_RateLimit_MINUTE},
+		{time.Hour, ratelimitv3.RateLimitResponse_RateLimit_HOUR},
+		{day, ratelimitv3.RateLimitResponse_RateLimit_DAY},
+		{7 * day, ratelimitv3.RateLimitResponse_RateLimit_WEEK},
+	} {
+		if known.window == window {
+			return known.unit
+		}
 	}
 	return ratelimitv3.RateLimitResponse_RateLimit_UNKNOWN
 }

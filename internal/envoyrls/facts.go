@@ -102,7 +102,7 @@ func (e *element) count(d *extv3.RateLimitDescriptor, addend uint32) {
 	case hits == 0:
 		e.hit.Cost, e.hit.Peek = 1, true
 	default:
-		e.hit.Cost, e.refund = int64(hits), d.GetIsNegativeHits() //nolint:gosec // at most MaxCost
+		e.hit.Cost, e.refund = int64(hits), d.GetIsNegativeHits()
 	}
 }
 
