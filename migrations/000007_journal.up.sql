@@ -32,8 +32,9 @@ CREATE TABLE request_log (
 
 -- Each filter has an index that ends in the order of the list.
 CREATE INDEX request_log_tenant ON request_log (tenant, id);
--- What is asked for most: the few refusals among all that a large tenant did.
-CREATE INDEX request_log_tenant_decision ON request_log (tenant, decision, id);
+-- What is asked for most: the few refusals among all that a large tenant did. One expression, because a scan over a range of
+-- (tenant, decision, id) goes on until the tenant changes.
+CREATE INDEX request_log_tenant_decision ON request_log ((tenant || ' ' || decision), id);
 CREATE INDEX request_log_address ON request_log (address, id);
 CREATE INDEX request_log_decision ON request_log (decision, id);
 CREATE INDEX request_log_door ON request_log (door, id);

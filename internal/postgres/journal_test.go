@@ -275,7 +275,9 @@ func TestJournalOfARoleThatOwnsNothing(t *testing.T) {
 	journalOf := func(grants ...string) *postgres.Journal {
 		role := fmt.Sprintf("pegel_%x", uuid.New())
 		b.exec(t, `CREATE ROLE `+role)
-		t.Cleanup(func() { _, _ = b.pool.Exec(context.WithoutCancel(t.Context()), `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+		t.Cleanup(func() {
+			_, _ = b.pool.Exec(context.WithoutCancel(t.Context()), `DROP OWNED BY `+role+`; DROP ROLE `+role)
+		})
 		for _, grant := range grants {
 			b.exec(t, `GRANT `+grant+` TO `+role)
 		}

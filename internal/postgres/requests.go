@@ -99,22 +99,15 @@ func requestsSQL(f *journal.Filter, below uuid.UUID, rows int) (sql string, args
 	columns, values := requestFilters(f)
 	args = []any{low, high}
 	conditions := []string{"id >= $1", "id < $2"}
-	lead := leadingFilters(columns)
 	order := ""
 	for i, column := range columns {
 		args = append(args, values[i])
-		if i >= lead {
-			conditions = append(conditions, fmt.Sprintf("%s = $%d", column, len(args)))
+		if i == 0 && (len(columns) == 1 || column == tenantAndDecision) {
+			conditions = append(conditions, fmt.Sprintf("(%s, id) >= ($%d, $1)", column, len(args)), fmt.Sprintf("(%s, id) < ($%d, $2)", column, len(args)))
+			order = column + " DESC, "
 		} else {
-			order += column + " DESC, "
+			conditions = append(conditions, fmt.Sprintf("%s = $%d", column, len(args)))
 		}
-	}
-	if lead > 0 {
-		pair, bound := strings.Join(columns[:lead], ", "), "$3"
-		if lead == 2 {
-			bound = "$3, $4"
-		}
-		conditions = append(conditions, fmt.Sprintf("(%s, id) >= (%s, $1)", pair, bound), fmt.Sprintf("(%s, id) < (%s, $2)", pair, bound))
 	}
 	if !f.From.IsZero() {
 		args = append(args, f.From)
@@ -128,10 +121,17 @@ func requestsSQL(f *journal.Filter, below uuid.UUID, rows int) (sql string, args
 		` ORDER BY ` + order + fmt.Sprintf(`id DESC LIMIT %d`, rows), args
 }
 
-// requestFilters are the columns that a filter names, a tenant and a verdict first.
+// tenantAndDecision is an index's expression; a slug holds no space.
+const tenantAndDecision = `(tenant || ' ' || decision)`
+
+// requestFilters are the columns that a filter names.
 func requestFilters(f *journal.Filter) (columns []string, values []any) {
+	tenant, verdict, both := f.Tenant, string(f.Verdict), ""
+	if tenant != "" && verdict != "" {
+		tenant, verdict, both = "", "", tenant+" "+verdict
+	}
 	for _, text := range []struct{ column, value string }{
-		{"tenant", f.Tenant}, {"decision", string(f.Verdict)}, {"address", f.Address}, {"limit_name", f.LimitName}, {"door", string(f.Door)},
+		{tenantAndDecision, both}, {"tenant", tenant}, {"decision", verdict}, {"address", f.Address}, {"limit_name", f.LimitName}, {"door", string(f.Door)},
 	} {
 		if text.value != "" {
 			columns, values = append(columns, text.column), append(values, text.value)
@@ -141,17 +141,6 @@ func requestFilters(f *journal.Filter) (columns []string, values []any) {
 		columns, values = append(columns, "decision_id"), append(values, f.DecisionID)
 	}
 	return columns, values
-}
-
-// leadingFilters is how many of the columns an index is asked for by name.
-func leadingFilters(columns []string) int {
-	switch {
-	case len(columns) >= 2 && columns[0] == "tenant" && columns[1] == "decision":
-		return 2
-	case len(columns) == 1:
-		return 1
-	}
-	return 0
 }
 
 func scanRequest(row pgx.CollectableRow) (r journal.Request, err error) {
