@@ -20,12 +20,12 @@ type process struct {
 	replica
 
 	cmd   *exec.Cmd
-	ended chan error
+	ended chan struct{} // closed when it has
 }
 
 func startProcess(t *testing.T) *process {
 	t.Helper()
-	p := &process{replica: replica{t: t, public: freePort(t)}, ended: make(chan error, 1)}
+	p := &process{replica: replica{t: t, public: freePort(t)}, ended: make(chan struct{})}
 	logs := &syncBuffer{}
 	p.cmd = exec.Command(os.Args[0])
 	p.cmd.Env = append(os.Environ(), playEnv+"=1", "LISTEN="+p.public, "DATABASE="+testenv.Postgres(t))
@@ -41,7 +41,10 @@ func startProcess(t *testing.T) *process {
 		}
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
-	go func() { p.ended <- p.cmd.Wait() }()
+	go func() {
+		defer close(p.ended)
+		_ = p.cmd.Wait() // killed
+	}()
 	require.NoError(t, err, "%s", logs)
 	p.admin = strings.TrimSpace(line)
 	require.Eventually(t, func() bool {
@@ -80,7 +83,7 @@ func TestTrafficFlowsWithoutPegel(t *testing.T) {
 
 				require.NoError(t, p.cmd.Process.Signal(hurt))
 				if hurt == syscall.SIGKILL {
-					p.ended <- <-p.ended
+					<-p.ended
 				}
 				require.Eventually(t, func() bool { return get().status == http.StatusOK }, sendLimit, time.Millisecond, "a signal takes a moment")
 				slowest, fastest := time.Duration(0), sendLimit

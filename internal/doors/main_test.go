@@ -216,6 +216,7 @@ func trySend(ctx context.Context, addr string, q question) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	defer func() { _ = res.Body.Close() }()
 	body, err := io.ReadAll(res.Body)
 	return answer{status: res.StatusCode, header: res.Header, body: body, took: time.Since(begun)}, err
 }

@@ -42,7 +42,7 @@ func change(t *testing.T, file string, pairs ...string) {
 		require.Contains(t, text, pairs[i], file)
 		text = strings.ReplaceAll(text, pairs[i], pairs[i+1])
 	}
-	require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) //nolint:gosec // nginx's workers read it as another user
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
 }
 
 // nginx is a real one on a copy of deploy/nginx.
@@ -112,8 +112,12 @@ func startServer(t *testing.T, name string, cmd *exec.Cmd, addr string, logs *sy
 	t.Helper()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	require.NoError(t, cmd.Start())
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	var failure error // once it has ended
+	go func() {
+		defer close(ended)
+		failure = cmd.Wait()
+	}()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("%s:\n%s", name, logs)
@@ -128,9 +132,8 @@ func startServer(t *testing.T, name string, cmd *exec.Cmd, addr string, logs *sy
 	})
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		select {
-		case err := <-ended:
-			ended <- err
-			require.Fail(t, name+" ended", "%v\n%s", err, logs)
+		case <-ended:
+			require.Fail(t, name+" ended", "%v\n%s", failure, logs)
 		default:
 		}
 		var dialer net.Dialer
