@@ -61,13 +61,14 @@ func requestFilters(cmd *cobra.Command, r *remote) *filters {
 	f.flag(cmd, "tenant", "calls this tenant paid for")
 	f.flag(cmd, "decision", "allow, slow or deny")
 	f.flag(cmd, "address", "an address, or the group it is counted in, such as 2001:db8::/64")
-	f.flag(cmd, "door", "which way they came in: check, ping, authz, proxy, envoy")
+	f.flag(cmd, "door", "which way they came in: check, ping, authz, proxy, envoy or admin")
 	f.flag(cmd, "limit-name", "name of the tightest limit")
 	f.flag(cmd, "decision-id", "calls that got this answer")
 	f.flag(cmd, "from", "not before this time, such as 2026-11-30T00:00:00Z")
 	f.flag(cmd, "to", "before this time")
 	r.completeFlag(cmd, "tenant", tenantsPath, "slug")
 	fixed(cmd, "decision", "allow", "slow", "deny")
+	fixed(cmd, "door", "check", "ping", "authz", "proxy", "envoy", "admin")
 	return f
 }
 
