@@ -78,7 +78,7 @@ func (m *machine) setUp(need string) (said string, installed []string) {
 // Guarantee: on a machine with Go and nothing else, `make run` and `make test` install what they need.
 func TestSetupInstallsWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	for need, want := range map[string]string{"run": "redis-server curl", "test": "redis-server curl pgbouncer nginx-light nodejs php-cli python3-fastapi python3-httpx python3-uvicorn chromium gcc libc6-dev"} {
+	for need, want := range map[string]string{"run": "redis-server curl", "test": "redis-server curl pgbouncer nginx-light nodejs php-cli python3-fastapi python3-httpx python3-uvicorn chromium prometheus gcc libc6-dev"} {
 		m := newMachine(t)
 		for binary, name := range map[string]string{"pgbouncer": "pgbouncer", "nginx": "nginx-light"} {
 			if _, err := os.Stat("/usr/sbin/" + binary); err == nil {
@@ -94,7 +94,7 @@ func TestSetupInstallsWhatIsMissing(t *testing.T) {
 func TestSetupDoesNothingWhenAllIsThere(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	for _, name := range []string{"valkey-server", "curl", "pgbouncer", "nginx", "node", "php", "python", "chromium", "a-c-compiler"} {
+	for _, name := range []string{"valkey-server", "curl", "pgbouncer", "nginx", "node", "php", "python", "chromium", "promtool", "a-c-compiler"} {
 		m.has(name, "")
 	}
 	for _, need := range []string{"run", "test"} {

@@ -118,10 +118,10 @@ func (a *App) openStores(ctx context.Context) error {
 	a.repository = postgres.NewRepository(a.pool)
 	a.lastUsed = tenants.NewLastUsed(a.repository, 0, a.log)
 	a.refusals = audit.NewRefusals(a.repository.RecordRefusals, a.now, a.log)
-	a.poller = tenants.NewPoller(a.directory, a.repository, tenants.PollerOptions{
+	a.poller = tenants.NewPoller(a.directory, newCountedLoader(a.repository, a.metrics), tenants.PollerOptions{
 		Clock: a.now, Log: a.log, OnBroken: countBroken(a.metrics),
 	})
-	a.stores, err = openStores(ctx, a.cfg, a.now, a.log, countFlights(a.metrics))
+	a.stores, err = openStores(ctx, a.cfg, a.now, a.log, countFlights(a.metrics), newStoreMetrics(a.metrics))
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,8 @@ func (a *App) openListeners(ctx context.Context) error {
 		return &SettingError{Name: "PEGEL_CLIENT_IP_HEADER", Reason: err.Error()}
 	}
 	engine := decision.New(decision.Config{
-		Store: a.stores.denials, Directory: a.directory, Recorder: newCountedRecorder(a.usage, a.metrics), Observer: a.journal, Used: a.lastUsed.Note, UsedOverride: a.lastUsed.NoteOverride,
+		Store: a.stores.denials, Directory: a.directory, Recorder: a.usage, Observer: observers{newDecisionMetrics(a.metrics, a.now), a.journal},
+		Used: a.lastUsed.Note, UsedOverride: a.lastUsed.NoteOverride,
 		Now: a.now, Mode: ratelimit.Mode(a.cfg.Mode), IPv6Prefix: a.cfg.IPv6Prefix, Log: a.log,
 	})
 	holder := decision.NewHolder(a.cfg.HeldPerTenant, a.cfg.HeldTotal, nil)

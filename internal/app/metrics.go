@@ -7,7 +7,6 @@ import (
 	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/tenants"
-	"github.com/pegel-dev/pegel/internal/usage"
 )
 
 // newMetrics is the registry behind /metrics, with what concerns the process. No metric has a tenant, a key, an address or
@@ -26,6 +25,8 @@ func newMetrics(version string) *prometheus.Registry {
 func (a *App) observe(holder *decision.Holder) {
 	a.observeHandover()
 	a.observeBatching()
+	a.observeBreakers()
+	a.observeUsage()
 	gauge := func(name, help string, value func() float64) {
 		a.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
@@ -108,35 +109,4 @@ func truth(b bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-// countedRecorder counts verdicts on the way to the usage aggregator.
-type countedRecorder struct {
-	next     usage.Recorder
-	verdicts [3]prometheus.Counter // by usage.Verdict
-	other    prometheus.Counter
-}
-
-func newCountedRecorder(next usage.Recorder, r prometheus.Registerer) *countedRecorder {
-	vec := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "pegel_decisions_total", Help: "Decided hits, by what became of them.",
-	}, []string{"verdict"})
-	r.MustRegister(vec)
-	return &countedRecorder{
-		next: next,
-		verdicts: [3]prometheus.Counter{
-			usage.Allowed: vec.WithLabelValues("allow"), usage.Slowed: vec.WithLabelValues("slow"), usage.Refused: vec.WithLabelValues("deny"),
-		},
-		other: vec.WithLabelValues("other"),
-	}
-}
-
-// Record counts one event.
-func (c *countedRecorder) Record(ev usage.Event) {
-	counter := c.other
-	if int(ev.Verdict) < len(c.verdicts) {
-		counter = c.verdicts[ev.Verdict]
-	}
-	counter.Inc()
-	c.next.Record(ev)
 }

@@ -38,6 +38,7 @@ type stores struct {
 	pool     *pgxpool.Pool     // decisions only, so that administration never takes their connections
 	redis    *redisstore.Store // nil without Redis
 	log      *slog.Logger
+	metrics  *storeMetrics
 
 	postgresProbe *probe
 	redisProbe    *probe // nil without Redis
@@ -46,9 +47,9 @@ type stores struct {
 
 // openStores makes them; nothing connects before it is used. Flown is told of every call that decisions were merged into.
 func openStores(
-	ctx context.Context, cfg *Config, now func() time.Time, log *slog.Logger, flown func(charges int, hits int64),
+	ctx context.Context, cfg *Config, now func() time.Time, log *slog.Logger, flown func(charges int, hits int64), metrics *storeMetrics,
 ) (*stores, error) {
-	s := &stores{log: log}
+	s := &stores{log: log, metrics: metrics}
 	pool, err := pgstore.PoolConfig(string(cfg.DatabaseURL), cfg.DatabasePoolSize, cfg.DatabaseDecisionTimeout)
 	if err != nil {
 		return nil, fmt.Errorf("open the decision pool: %w", err)
@@ -91,7 +92,7 @@ func openStores(
 
 // guard puts a store behind a deadline and a breaker.
 func (s *stores) guard(store ratelimit.Store, calls int, timeout time.Duration, now func() time.Time) *ratelimit.Guard {
-	return ratelimit.NewGuard(ratelimit.GuardConfig{Store: store, Timeout: timeout, MaxInFlight: calls, Now: now, Log: s.log})
+	return ratelimit.NewGuard(ratelimit.GuardConfig{Store: store, Timeout: timeout, MaxInFlight: calls, Now: now, Log: s.log, Called: s.metrics.called(store.Source())})
 }
 
 // sweep gives back the memory of what is over.

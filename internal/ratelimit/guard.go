@@ -25,6 +25,7 @@ type Guard struct {
 	now     func() time.Time
 	log     *slog.Logger
 	breaker *breaker
+	called  func(took time.Duration, err error)
 	errOpen error // made once: it is most frequent when there is most to do
 	// slots holds one element per call in flight; Close fills it for good.
 	slots  chan struct{}
@@ -45,6 +46,8 @@ type GuardConfig struct {
 	// Now is a clock with a monotonic reading, time.Now in production.
 	Now func() time.Time
 	Log *slog.Logger
+	// Called is told of every call that ended, also of one that its caller no longer waited for; nil: nobody is.
+	Called func(took time.Duration, err error)
 }
 
 const defaultInFlight = 1024
@@ -62,6 +65,10 @@ func NewGuard(cfg GuardConfig) *Guard {
 		breaker: newBreaker(cfg.Store.Source(), cfg.Now, cfg.Log),
 		slots:   make(chan struct{}, cfg.MaxInFlight),
 		calls:   sync.Pool{New: func() any { return new(call) }},
+	}
+	g.called = cfg.Called
+	if g.called == nil {
+		g.called = func(time.Duration, error) {}
 	}
 	g.errOpen = g.unavailable(errBreakerOpen)
 	return g
@@ -161,8 +168,10 @@ func (g *Guard) run(ctx context.Context, cancel context.CancelFunc, c *call) {
 	defer func() { <-g.slots }()
 	start := g.now()
 	err := g.ask(ctx, c)
+	took := g.now().Sub(start)
+	g.called(took, err)
 	verdict := err
-	if err == nil && g.now().Sub(start) >= g.slow {
+	if err == nil && took >= g.slow {
 		verdict = errSlow
 	}
 	g.verdict(c, verdict)
