@@ -187,7 +187,7 @@ func TestAuditIsFilteredByTimeAndActor(t *testing.T) {
 	mine := itemsOf(w, "/admin/audit?actor="+credential.ID)
 	require.Len(t, mine, 1, "by id")
 	at := fmt.Sprint(mine[0]["time"])
-	require.Len(t, itemsOf(w, "/admin/audit?resource=tenant&to="+at), 0, "to is exclusive")
+	require.Empty(t, itemsOf(w, "/admin/audit?resource=tenant&to="+at), "to is exclusive")
 	require.Len(t, itemsOf(w, "/admin/audit?resource=tenant&from="+at), 2, "from is inclusive")
 	require.Len(t, itemsOf(w, "/admin/audit?resource=tenant&resource_id=b&action=tenant.create&actor=bootstrap"), 1)
 }

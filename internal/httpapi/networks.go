@@ -15,7 +15,7 @@ import (
 
 // ListNetworks is GET /admin/networks.
 func (a *admin) ListNetworks(c *gin.Context, params gen.ListNetworksParams) {
-	switch orZero(params.Format) {
+	switch string(orZero(params.Format)) {
 	case "text":
 		a.networkText(c, deniedLines)
 		return

@@ -542,3 +542,27 @@ type nowhere struct{}
 
 func (nowhere) WriteJournal(context.Context, *journal.Batch) error   { return nil }
 func (nowhere) MaintainJournal(context.Context, time.Duration) error { return nil }
+
+// Guarantee: a journal that ends while its Postgres hangs ends in time all the same, and says what is lost.
+func TestTheEndWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	server := testenv.PostgresServer(t)
+	require.NoError(t, postgres.MigrateUp(t.Context(), server.URL(), slog.New(slog.DiscardHandler)))
+	w := newWorld(t, server.URL(), tenants.LogAll, func(c *journal.Config) { c.FlushWithin = 200 * time.Millisecond }, limit("m", 1_000))
+	w.run()
+	w.decide(w.hit())
+	require.Eventually(t, func() bool { return w.journal.Stats().WrittenRequests == 1 }, soon, 10*time.Millisecond)
+	require.NoError(t, server.Pause())
+	t.Cleanup(func() { _ = server.Resume() })
+	for range 3 {
+		w.decide(w.hit())
+	}
+	ended := make(chan struct{})
+	go func() { w.stop(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(30 * time.Second):
+		require.Fail(t, "the journal does not end")
+	}
+	require.Contains(t, w.logs.String(), `msg="the end of the journal is lost" requests=3`)
+}

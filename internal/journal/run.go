@@ -205,13 +205,18 @@ func (j *Journal) finish(ctx context.Context, done <-chan error) {
 		}
 	}
 	j.collect()
-	for !j.run.writing && (j.run.batch != nil || !j.run.pending.empty()) {
-		if err := j.write(ctx, j.next(j.cfg.Now()), writeWithin); err != nil {
-			j.cfg.Log.WarnContext(ctx, "the end of the journal is lost", slog.Int("requests", len(j.run.batch.Requests)+len(j.run.pending.requests)),
-				slog.Int("decisions", len(j.run.batch.Explanations)+len(j.run.pending.explanations)), slog.Any("error", err))
-			return
+	r, failed := &j.run, ctx.Err()
+	for !r.writing && failed == nil && (r.batch != nil || !r.pending.empty()) {
+		if failed = j.write(ctx, j.next(j.cfg.Now()), writeWithin); failed == nil {
+			j.settle(ctx, nil)
 		}
-		j.settle(ctx, nil)
+	}
+	requests, decisions := len(r.pending.requests), len(r.pending.explanations)
+	if r.batch != nil {
+		requests, decisions = requests+len(r.batch.Requests), decisions+len(r.batch.Explanations)
+	}
+	if requests+decisions > 0 {
+		j.cfg.Log.WarnContext(ctx, "the end of the journal is lost", slog.Int("requests", requests), slog.Int("decisions", decisions), slog.Any("error", failed))
 	}
 }
 

@@ -36,6 +36,8 @@ func (e *Explanation) verdict() string {
 	switch {
 	case e.Reason == TooManyHeld:
 		return "Refused: the hit was to wait, but too many of the same tenant or address were waiting already, or too many in all."
+	case e.Reason == Unauthorized:
+		return "Refused: no valid credential came with it."
 	case t == nil && e.Verdict == decision.Deny:
 		return "Refused."
 	case t == nil && e.Source == ratelimit.SourceNone:

@@ -128,7 +128,12 @@ func TestSoakAMillionAuditEntries(t *testing.T) {
 			'[{"field":"plan","from":"light","to":"pro"}]' FROM generate_series(1, 1000000) n`)
 	b.exec(t, `ANALYZE audit_log`)
 	for _, f := range []audit.Filter{
-		{}, {Actor: "name7"}, {Actor: "nobody"}, {ResourceID: "school-17"}, {Action: "tenant.update", Actor: "id7"}, {Action: "none"},
+		{},
+		{Actor: "name7"},
+		{Actor: "nobody"},
+		{ResourceID: "school-17"},
+		{Action: "tenant.update", Actor: "id7"},
+		{Action: "none"},
 		{From: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), To: time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)},
 		{Resource: "tenant", To: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)},
 	} {
