@@ -169,7 +169,7 @@ func (a *App) openListeners(ctx context.Context) error {
 }
 
 func (a *App) openPublic(ctx context.Context, common httpapi.Common, holder *decision.Holder, cert *certificate) error {
-	h, err := httpapi.NewPublic(httpapi.PublicConfig{Common: common, Holder: holder, TrustIdentity: a.cfg.TrustIdentityHeaders})
+	h, err := httpapi.NewPublic(httpapi.PublicConfig{Common: common, Holder: holder, TrustIdentity: a.cfg.TrustIdentityHeaders}) //nolint:contextcheck // requests bring their own
 	if err != nil {
 		return fmt.Errorf("build the public interface: %w", err)
 	}

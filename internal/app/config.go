@@ -165,7 +165,9 @@ func (c *Config) checkListeners() error {
 	type listener struct{ name, host, port string }
 	var seen []listener
 	for _, l := range []struct{ name, addr string }{
-		{listenSetting, c.Listen}, {adminSetting, c.AdminListen}, {proxySetting, c.ProxyListen},
+		{listenSetting, c.Listen},
+		{adminSetting, c.AdminListen},
+		{proxySetting, c.ProxyListen},
 		{rlsSetting, c.RLSListen},
 	} {
 		if l.addr == "" || strings.HasPrefix(l.addr, unixPrefix) {

@@ -65,7 +65,7 @@ func listenOn(ctx context.Context, addr string) (net.Listener, error) {
 		return nil, err //nolint:wrapcheck // listenReason says it
 	}
 	// Who may ask is who may open the socket: the owner and the group.
-	if err := os.Chmod(path, 0o660); err != nil { //nolint:gosec // the group is Envoy's
+	if err := os.Chmod(path, 0o660); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil

@@ -151,7 +151,7 @@ func (l *rollingLoad) start() {
 	l.end = end
 	l.running.Go(func() {
 		for rest(ctx, balancerProbe) {
-			l.probe()
+			l.probe() //nolint:contextcheck // a probe that the end of the load cuts off would take a target for down
 		}
 	})
 	for _, ask := range []func() error{l.askHTTP, l.askGRPC} {
