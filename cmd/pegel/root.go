@@ -33,7 +33,7 @@ own services through by who they are, and keeps deciding when Redis is gone.`,
 		&cobra.Group{ID: askGroup, Title: "As a client sees it:"})
 	grouped(root, runGroup, serveCommand(), devCommand(), migrateCommand(), configCommand(), healthcheckCommand())
 	grouped(root, changeGroup, planCommand(), tenantCommand(), overrideCommand(), keyCommand(), serviceTokenCommand(), adminTokenCommand(),
-		addressPolicyCommand(), networkCommand(), modeCommand(), usageCommand(), decisionCommand(), requestCommand(), alertCommand(), auditCommand(),
+		addressPolicyCommand(), networkCommand(), modeCommand(), topCommand(), usageCommand(), decisionCommand(), requestCommand(), alertCommand(), auditCommand(),
 		exportCommand(), applyCommand(), schemaCommand())
 	grouped(root, askGroup, statusCommand(), checkCommand())
 	root.AddCommand(versionCommand())

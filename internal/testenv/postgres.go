@@ -37,7 +37,12 @@ func Postgres(tb testing.TB) string {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return s.database(tb, template)
+	clone := s.database(tb, template)
+	// Clones are installations of their own, or tests that share a Redis would share counters and see each other's replicas.
+	if err := execOn(clone, "UPDATE config_version SET installation = gen_random_uuid()"); err != nil {
+		tb.Fatal(err)
+	}
+	return clone
 }
 
 // EmptyPostgres is the URL of a fresh, empty database that only this test uses.
@@ -142,10 +147,12 @@ const objectInUse = "55006"
 
 // exec runs one order on a connection of its own. A template whose last session is just leaving is tried again for
 // five seconds.
-func (s *sharedPostgres) exec(sql string) error {
+func (s *sharedPostgres) exec(sql string) error { return execOn(s.admin, sql) }
+
+func execOn(database, sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, s.admin)
+	conn, err := pgx.Connect(ctx, database)
 	if err != nil {
 		return fmt.Errorf("connect to the test server: %w", err)
 	}
