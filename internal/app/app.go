@@ -121,6 +121,7 @@ func (a *App) openStores(ctx context.Context) error {
 	a.poller = tenants.NewPoller(a.directory, newCountedLoader(a.repository, a.metrics), tenants.PollerOptions{
 		Clock: a.now, Log: a.log, OnBroken: countBroken(a.metrics),
 	})
+	a.metrics.MustRegister(newBrokenRows(a.poller.Broken))
 	a.stores, err = openStores(ctx, a.cfg, a.now, a.log, countFlights(a.metrics), newStoreMetrics(a.metrics))
 	if err != nil {
 		return err

@@ -95,7 +95,10 @@ func (r *Repository) change(ctx context.Context, actor audit.Actor, doing string
 	}
 	err := r.transact(ctx, doing, func(ctx context.Context, tx pgx.Tx) error {
 		c := &change{Tx: tx, actor: actor}
-		err := tx.QueryRow(ctx, `UPDATE config_version SET version = version + 1, changed_at = now() RETURNING version`).Scan(&c.version)
+		// pegel.change tells the triggers that this is no edit by hand.
+		err := tx.QueryRow(ctx, `
+			UPDATE config_version SET version = version + 1, changed_at = now()
+			RETURNING version, set_config('pegel.change', 'by the service', true)`).Scan(&c.version, nil)
 		if err != nil {
 			return fmt.Errorf("raise the configuration version: %w", err)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -37,6 +38,7 @@ type Poller struct {
 	fullDue  time.Time     // guarded by loading
 	failing  atomic.Pointer[failure]
 	reported map[string]time.Time // guarded by loading: when a broken row was last logged
+	broken   atomic.Pointer[[]BrokenRow]
 }
 
 type failure struct {
@@ -93,6 +95,15 @@ func (p *Poller) Failing() (since time.Time, err error) {
 	return time.Time{}, nil
 }
 
+// Broken are the rows that the last loads could not use. A row that was mended is there until the full load that follows: the
+// next poll after a change by hand, about a second after one by the service.
+func (p *Poller) Broken() []BrokenRow {
+	if rows := p.broken.Load(); rows != nil {
+		return *rows
+	}
+	return nil
+}
+
 // pause is 75…125 % of the interval; while the store is away up to eight times that, growing with the outage, so that replicas do
 // not storm a database on its way back.
 func (p *Poller) pause() time.Duration {
@@ -137,10 +148,31 @@ func (p *Poller) poll(ctx context.Context) error {
 	}
 	broken := p.directory.Apply(changes, asked)
 	p.reportBroken(ctx, broken, asked)
+	p.keepBroken(ctx, broken, changes.Full, asked)
 	if p.o.OnApplied != nil {
 		p.o.OnApplied(p.directory.Snapshot())
 	}
 	return nil
+}
+
+// keepBroken remembers which rows are broken. Only a full load tells which are not any more, so while there are any one follows
+// a change within four polls.
+func (p *Poller) keepBroken(ctx context.Context, rows []BrokenRow, full bool, asked time.Time) {
+	for _, known := range p.Broken() {
+		if slices.ContainsFunc(rows, func(r BrokenRow) bool { return r.Table == known.Table && r.ID == known.ID }) {
+			continue
+		}
+		if !full {
+			rows = append(rows, known)
+			continue
+		}
+		delete(p.reported, known.Table+" "+known.ID)
+		p.o.Log.InfoContext(ctx, "a configuration row can be used again", slog.String("table", known.Table), slog.String("row", known.ID))
+	}
+	if soon := asked.Add(4 * p.o.Interval); !full && len(rows) > 0 && soon.Before(p.fullDue) {
+		p.fullDue = soon
+	}
+	p.broken.Store(&rows)
 }
 
 // reportBroken logs each broken row once per full round and counts it every time.
@@ -156,11 +188,6 @@ func (p *Poller) reportBroken(ctx context.Context, rows []BrokenRow, now time.Ti
 		p.reported[at] = now
 		p.o.Log.ErrorContext(ctx, "a configuration row cannot be used; safe defaults hold for its owner",
 			slog.String("table", row.Table), slog.String("row", row.ID), slog.Any("error", row.Err))
-	}
-	for at, last := range p.reported {
-		if now.Sub(last) > 3*p.o.FullEvery {
-			delete(p.reported, at)
-		}
 	}
 }
 

@@ -151,6 +151,33 @@ func TestBrokenRowsAreLoggedOncePerRoundAndAlwaysCounted(t *testing.T) {
 	require.Equal(t, 2, bytes.Count(log.Bytes(), []byte("plan 1")))
 }
 
+// A mended row is told of once, is not broken any more, and is told of anew when it breaks again.
+func TestMendedRowsAreForgotten(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	bad := tenants.BrokenRow{Table: "limits", ID: "plan 1", Err: errors.New("a column is NULL")}
+	s, c, d := &store{version: 3, broken: []tenants.BrokenRow{bad}}, &clock{now: noon}, tenants.NewDirectory(0)
+	p := tenants.NewPoller(d, s, tenants.PollerOptions{Clock: c.Now, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, p.Refresh(t.Context()))
+	require.Equal(t, []tenants.BrokenRow{bad}, p.Broken())
+
+	s.broken = nil
+	s.set(4, nil)
+	require.NoError(t, p.Refresh(t.Context()))
+	require.Equal(t, []tenants.BrokenRow{bad}, p.Broken(), "what changed says nothing of what did not")
+	c.move(time.Second)
+	require.NoError(t, p.Refresh(t.Context()))
+	require.Empty(t, p.Broken())
+	require.Contains(t, log.String(), "can be used again")
+	_, loads := s.seen()
+	require.Equal(t, []int64{0, 3, 0}, loads)
+
+	s.broken = []tenants.BrokenRow{bad}
+	s.set(5, nil)
+	require.NoError(t, p.Refresh(t.Context()))
+	require.Equal(t, 2, bytes.Count(log.Bytes(), []byte("cannot be used")))
+}
+
 func TestRunPollsUntilItsOwnerEndsIt(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	s, d := &store{version: 1}, tenants.NewDirectory(0)
