@@ -26,28 +26,57 @@ type process struct {
 	token  string // a service token
 }
 
-// startProcess builds Pegel, starts it on the settings given and waits until it is ready. It is told to end with the test.
-func startProcess(t *testing.T, env ...string) *process {
+// buildPegel builds the binary.
+func buildPegel(t *testing.T) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "pegel")
 	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", binary, "./cmd/pegel")
 	build.Dir = filepath.Join("..", "..")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	return binary
+}
 
-	p := &process{
+// launch starts the binary on the settings given and waits until it is ready. Ending it is the caller's.
+func launch(t *testing.T, binary string, env ...string) (p *process, cmd *exec.Cmd, ended chan error) {
+	t.Helper()
+	p = &process{
 		replica: replica{t: t, logs: &syncBuffer{}},
 		client:  &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 30 * time.Second},
 	}
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binary, "serve")
+	cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, "serve")
 	cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "PEGEL_LISTEN=127.0.0.1:0", "PEGEL_ADMIN_LISTEN=127.0.0.1:0", "PEGEL_ADMIN_TOKEN=" + adminToken,
 		"PEGEL_DRAIN_PAUSE=0s", "PEGEL_LOG_FORMAT=json",
 	}, env...)
 	cmd.Stdout, cmd.Stderr = p.logs, p.logs
 	require.NoError(t, cmd.Start())
-	ended := make(chan error, 1)
+	ended = make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
+
+	listening := regexp.MustCompile(`"public":"([^"]+)","admin":"([^"]+)"`)
+	up := func() bool {
+		at := listening.FindStringSubmatch(p.logs.String())
+		if at == nil {
+			return false
+		}
+		p.public, p.admin = "http://"+at[1], "http://"+at[2]
+		a, err := call(t.Context(), http.MethodGet, p.public+"/readyz", "", nil)
+		return err == nil && a.status == http.StatusOK
+	}
+	for deadline := time.Now().Add(time.Minute); !up(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			_ = cmd.Process.Kill()
+			require.Fail(t, "the process does not start", p.logs.String())
+		}
+	}
+	return p, cmd, ended
+}
+
+// startProcess builds Pegel, starts it on the settings given and waits until it is ready. It is told to end with the test.
+func startProcess(t *testing.T, env ...string) *process {
+	t.Helper()
+	p, cmd, ended := launch(t, buildPegel(t), env...)
 	t.Cleanup(func() {
 		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 		select {
@@ -61,17 +90,6 @@ func startProcess(t *testing.T, env ...string) *process {
 			t.Log(p.logs.String())
 		}
 	})
-
-	listening := regexp.MustCompile(`"public":"([^"]+)","admin":"([^"]+)"`)
-	require.Eventually(t, func() bool {
-		at := listening.FindStringSubmatch(p.logs.String())
-		if at == nil {
-			return false
-		}
-		p.public, p.admin = "http://"+at[1], "http://"+at[2]
-		a, err := call(t.Context(), http.MethodGet, p.public+"/readyz", "", nil)
-		return err == nil && a.status == http.StatusOK
-	}, time.Minute, 50*time.Millisecond, "the process does not start: %s", p.logs)
 	p.token = p.service()
 	return p
 }
