@@ -136,6 +136,7 @@ func (l *libraries) peers(ctx context.Context) ([]*peer, error) {
 			&peer{table: table.name, name: "denied: pegel, sliding log, merged", cpu: onRedisCPU, caller: charges(l.merged, logOf(0), table.keys, 1, 0)},
 		)
 	}
+	peers = append(peers, l.watchedPeers(ctx)...)
 	return append(peers,
 		&peer{table: onPG, name: "plain upsert, fixed window", reference: true, cpu: onPGCPU, caller: single(l.plainUpsert, counterCount, wide)},
 		&peer{table: onPG, name: "pegel, segments", cpu: onPGCPU, caller: charges(l.pg, log(), counterCount, 1, 1)},

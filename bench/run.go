@@ -18,6 +18,7 @@ const (
 	onHotKey   = "hot"
 	onPG       = "postgres"
 	inside     = "inside"
+	watching   = "watching"
 )
 
 var tables = []struct{ name, title string }{
@@ -28,6 +29,7 @@ var tables = []struct{ name, title string }{
 	{onHotKey, "The same, all callers on one counter."},
 	{onPG, "As a library on Postgres, 16 connections. Ratio to a plain upsert of a fixed window."},
 	{inside, "In this process, no store: 100 decisions are one call, so p50 and p99 are those of 100. Ratio to the token bucket."},
+	{watching, "Over HTTP, served by this process, on Redis: what watching costs. \"client\" is callers and service. Ratio to nobody watching."},
 }
 
 // columns of CPU time, by table.
@@ -39,6 +41,7 @@ var columns = map[string][]string{
 	onHotKey:   {"client", "redis"},
 	onPG:       {"client", "postgres"},
 	inside:     {"client"},
+	watching:   {"client", "redis"},
 }
 
 func (w *world) run(ctx context.Context, set settings) error {

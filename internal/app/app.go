@@ -20,6 +20,7 @@ import (
 	"github.com/pegel-dev/pegel/internal/envoyrls"
 	"github.com/pegel-dev/pegel/internal/httpapi"
 	"github.com/pegel-dev/pegel/internal/journal"
+	"github.com/pegel-dev/pegel/internal/metrics"
 	"github.com/pegel-dev/pegel/internal/postgres"
 	"github.com/pegel-dev/pegel/internal/proxy"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
@@ -148,7 +149,7 @@ func (a *App) openListeners(ctx context.Context) error {
 		return &SettingError{Name: "PEGEL_CLIENT_IP_HEADER", Reason: err.Error()}
 	}
 	engine := decision.New(decision.Config{
-		Store: a.stores.denials, Directory: a.directory, Recorder: a.usage, Observer: observers{newDecisionMetrics(a.metrics, a.now), a.journal},
+		Store: a.stores.denials, Directory: a.directory, Recorder: a.usage, Observer: observers{metrics.NewDecisions(a.metrics, a.now), a.journal},
 		Used: a.lastUsed.Note, UsedOverride: a.lastUsed.NoteOverride,
 		Now: a.now, Mode: ratelimit.Mode(a.cfg.Mode), IPv6Prefix: a.cfg.IPv6Prefix, Log: a.log,
 	})

@@ -3,12 +3,12 @@ package app
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pegel-dev/pegel/internal/decision"
+	"github.com/pegel-dev/pegel/internal/metrics"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/tenants"
 )
@@ -23,121 +23,6 @@ func (all observers) Observe(o decision.Observation) {
 	}
 }
 
-// What becomes of a hit. In shadow mode it is let through and counted as what would have been.
-const (
-	outcomeAllow = iota
-	outcomeSlow
-	outcomeDeny
-	outcomeWouldSlow
-	outcomeWouldDeny
-	outcomeTooManyHeld
-	outcomeSuspended
-	outcomeNetworkDenied
-	outcomeClosed
-	outcomes
-)
-
-var outcomeNames = [outcomes]string{
-	"allow", "slow", "deny", "would_slow", "would_deny", "too_many_held", "suspended", "network_denied", "closed",
-}
-
-// The doors and sources that are told apart; anything else is the last.
-var (
-	metricDoors   = [...]decision.Door{decision.DoorCheck, decision.DoorPing, decision.DoorAuthz, decision.DoorProxy, decision.DoorEnvoy, decision.DoorAdmin, "other"}
-	metricSources = [...]ratelimit.Source{ratelimit.SourceRedis, ratelimit.SourcePostgres, ratelimit.SourceMemory, ratelimit.SourceNone}
-)
-
-// decisionSeconds are the buckets of how long decisions and calls of stores take: from memory to a hung store.
-var decisionSeconds = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}
-
-// decisionMetrics counts decisions. Series are made when they are first needed: there can be no more than outcomes × doors ×
-// sources.
-type decisionMetrics struct {
-	now     func() time.Time
-	counts  *prometheus.CounterVec
-	series  [outcomes][len(metricDoors)][len(metricSources)]atomic.Pointer[prometheus.Counter]
-	seconds [len(metricDoors)]prometheus.Observer
-}
-
-func newDecisionMetrics(r prometheus.Registerer, now func() time.Time) *decisionMetrics {
-	m := &decisionMetrics{
-		now: now,
-		counts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pegel_decisions_total", Help: "Decided hits, by what became of them, the door they came through and the store that decided.",
-		}, []string{"outcome", "door", "source"}),
-	}
-	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "pegel_decision_duration_seconds", Help: "How long decisions take, their stores included and the delay of a slow-down not.",
-		Buckets: decisionSeconds,
-	}, []string{"door"})
-	r.MustRegister(m.counts, seconds)
-	for i, door := range metricDoors {
-		m.seconds[i] = seconds.WithLabelValues(string(door))
-	}
-	return m
-}
-
-// Observe is in decision.Observer.
-func (m *decisionMetrics) Observe(o decision.Observation) {
-	if !o.Hit.Consumes() {
-		return
-	}
-	door := doorIndex(o.Hit.Door)
-	outcome, source := outcomeOf(&o)
-	series := &m.series[outcome][door][sourceIndex(source)]
-	counter := series.Load()
-	if counter == nil {
-		made := m.counts.WithLabelValues(outcomeNames[outcome], string(metricDoors[door]), string(metricSources[sourceIndex(source)]))
-		counter = &made
-		series.Store(counter)
-	}
-	(*counter).Inc()
-	if outcome != outcomeTooManyHeld { // it was timed when it was decided
-		m.seconds[door].Observe(m.now().Sub(o.At).Seconds())
-	}
-}
-
-func outcomeOf(o *decision.Observation) (outcome int, source ratelimit.Source) {
-	d := o.Decision
-	switch {
-	case d == nil && errors.Is(o.Err, decision.ErrSuspended):
-		return outcomeSuspended, ratelimit.SourceNone
-	case d == nil && errors.Is(o.Err, decision.ErrNetworkDenied):
-		return outcomeNetworkDenied, ratelimit.SourceNone
-	case d == nil:
-		return outcomeClosed, ratelimit.SourceNone
-	case d.Held:
-		return outcomeTooManyHeld, d.Source
-	case d.Shadowed && d.Would == decision.Deny:
-		return outcomeWouldDeny, d.Source
-	case d.Shadowed:
-		return outcomeWouldSlow, d.Source
-	case d.Verdict == decision.Deny:
-		return outcomeDeny, d.Source
-	case d.Verdict == decision.Slow:
-		return outcomeSlow, d.Source
-	}
-	return outcomeAllow, d.Source
-}
-
-func doorIndex(door decision.Door) int {
-	for i, known := range metricDoors {
-		if known == door {
-			return i
-		}
-	}
-	return len(metricDoors) - 1
-}
-
-func sourceIndex(source ratelimit.Source) int {
-	for i, known := range metricSources {
-		if known == source {
-			return i
-		}
-	}
-	return len(metricSources) - 1
-}
-
 // storeMetrics counts calls of stores.
 type storeMetrics struct {
 	calls   *prometheus.CounterVec
@@ -150,7 +35,7 @@ func newStoreMetrics(r prometheus.Registerer) *storeMetrics {
 			Name: "pegel_store_calls_total", Help: "Calls of a store for decisions, by how they ended.",
 		}, []string{"store", "result"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "pegel_store_call_duration_seconds", Help: "How long calls of a store for decisions take; one settles many hits.", Buckets: decisionSeconds,
+			Name: "pegel_store_call_duration_seconds", Help: "How long calls of a store for decisions take; one settles many hits.", Buckets: metrics.Seconds(),
 		}, []string{"store"}),
 	}
 	r.MustRegister(m.calls, m.seconds)

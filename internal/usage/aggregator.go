@@ -28,7 +28,7 @@ const (
 // Aggregator counts what was decided in this process. Record is its hot path; Collect, Snapshot and Take are for a Reporter.
 type Aggregator struct {
 	maxTenants int64
-	tenants    sync.Map // int64 → *tenantCell
+	tenants    registry
 	size       atomic.Int64
 	dropped    atomic.Int64
 
@@ -97,8 +97,7 @@ func (a *Aggregator) tenant(ev *Event) *tenantCell {
 	if ev.TenantID == 0 {
 		return nil
 	}
-	if found, ok := a.tenants.Load(ev.TenantID); ok {
-		t, _ := found.(*tenantCell)
+	if t := a.tenants.get(ev.TenantID); t != nil {
 		return t
 	}
 	if a.size.Add(1) > a.maxTenants { // idle ones make room when they are collected
@@ -109,11 +108,10 @@ func (a *Aggregator) tenant(ev *Event) *tenantCell {
 	fresh := &tenantCell{id: ev.TenantID}
 	fresh.limits.Store(&[]*limitCell{})
 	fresh.called.Store(&naming{tenant: ev.Tenant, plan: ev.Plan})
-	found, loaded := a.tenants.LoadOrStore(ev.TenantID, fresh)
-	if loaded {
+	t, added := a.tenants.add(fresh)
+	if !added {
 		a.size.Add(-1)
 	}
-	t, _ := found.(*tenantCell)
 	return t
 }
 

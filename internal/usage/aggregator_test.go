@@ -346,6 +346,7 @@ func BenchmarkRecord(b *testing.B) {
 	e.User, e.Key = "u42", "k1"
 	b.ReportAllocs()
 	for b.Loop() {
+		e.TenantID = (e.TenantID*31 + 7) % 1000
 		a.Record(e)
 	}
 }

@@ -2,6 +2,7 @@ package usage
 
 import (
 	"cmp"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
@@ -96,8 +97,15 @@ func (c *limitCell) add(ev *Event, l *LimitUse) {
 // more than 1/size of all hits of a minute is certainly in it. A name that is in the table is counted without a lock.
 type table struct {
 	size  int
-	names atomic.Pointer[[]*named]
+	seed  maphash.Seed
+	names atomic.Pointer[[]place]
 	mu    sync.Mutex // of whoever changes names
+}
+
+// place is where a name is. The hash beside it saves looking at every name.
+type place struct {
+	hash uint64
+	*named
 }
 
 // named is a name in a table.
@@ -115,8 +123,8 @@ type named struct {
 }
 
 func newTable(size int) *table {
-	t := &table{size: size}
-	t.names.Store(&[]*named{})
+	t := &table{size: size, seed: maphash.MakeSeed()}
+	t.names.Store(&[]place{})
 	return t
 }
 
@@ -127,24 +135,25 @@ func (n *named) rank() int64 { return n.hits() - n.base.Load() + n.inherited.Loa
 
 // find is the name's place, which it takes when it has none.
 func (t *table) find(name string) *named {
-	for _, n := range *t.names.Load() {
-		if n.name == name {
-			return n
+	hash := maphash.String(t.seed, name)
+	for _, p := range *t.names.Load() {
+		if p.hash == hash && p.name == name {
+			return p.named
 		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	list := *t.names.Load()
 	least := 0
-	for i, n := range list {
-		if n.name == name {
-			return n
+	for i, p := range list {
+		if p.hash == hash && p.name == name {
+			return p.named
 		}
-		if n.rank() < list[least].rank() {
+		if p.rank() < list[least].rank() {
 			least = i
 		}
 	}
-	fresh := &named{name: strings.Clone(name)} // the text may be part of something large
+	fresh := place{hash, &named{name: strings.Clone(name)}} // the text may be part of something large
 	if len(list) < t.size {
 		list = append(slices.Clip(list), fresh)
 	} else {
@@ -153,14 +162,14 @@ func (t *table) find(name string) *named {
 		list[least] = fresh
 	}
 	t.names.Store(&list)
-	return fresh
+	return fresh.named
 }
 
 // turn begins a minute: names without a hit in the last two leave.
 func (t *table) turn() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var kept []*named
+	kept := []place{}
 	for _, n := range *t.names.Load() {
 		hits := n.hits()
 		n.base.Store(n.lastHits)

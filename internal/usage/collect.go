@@ -50,12 +50,9 @@ func (a *Aggregator) Collect(now time.Time) {
 		a.minute = second - second%60
 	}
 	var total Counts
-	a.tenants.Range(func(_, value any) bool {
-		if t, ok := value.(*tenantCell); ok {
-			delta := t.collect(second)
-			total.Add(&delta)
-		}
-		return true
+	a.tenants.all(func(t *tenantCell) {
+		delta := t.collect(second)
+		total.Add(&delta)
 	})
 	for _, part := range []struct {
 		sum  *sum
@@ -120,22 +117,17 @@ func (t *table) collect() {
 func (a *Aggregator) turn(minute int64) {
 	a.drain(true)
 	a.minute = minute
-	a.tenants.Range(func(id, value any) bool {
-		t, ok := value.(*tenantCell)
-		if !ok {
-			return true
-		}
+	a.tenants.all(func(t *tenantCell) {
 		if time.Duration(a.second-t.seen.lastHit)*time.Second >= idleAfter && t.total() == t.seen.read {
-			a.tenants.Delete(id)
+			a.tenants.remove(t.id)
 			a.size.Add(-1)
-			return true
+			return
 		}
 		for _, names := range []*table{t.users.Load(), t.keys.Load()} {
 			if names != nil {
 				names.turn()
 			}
 		}
-		return true
 	})
 	for _, shard := range a.addresses {
 		shard.turn()
@@ -156,11 +148,7 @@ func (a *Aggregator) drain(end bool) {
 	}
 	take(0, KindTenant, "", &a.collected.anonymous.minute)
 	take(0, KindTotal, "", &a.total.minute)
-	a.tenants.Range(func(_, value any) bool {
-		t, ok := value.(*tenantCell)
-		if !ok {
-			return true
-		}
+	a.tenants.all(func(t *tenantCell) {
 		take(t.id, KindTenant, "", &t.seen.minute)
 		for _, l := range *t.limits.Load() {
 			take(t.id, KindLimit, l.name, &l.seen.minute)
@@ -173,7 +161,6 @@ func (a *Aggregator) drain(end bool) {
 				take(t.id, kind, n.name, &n.minute)
 			}
 		}
-		return true
 	})
 }
 

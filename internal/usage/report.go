@@ -61,11 +61,10 @@ func (a *Aggregator) report() *report {
 		Total: a.total.last.sum, Anonymous: a.collected.anonymous.last.sum, Wrong: a.collected.wrong.last.sum.Refused, Dropped: a.dropped.Load(),
 	}
 	r.SeriesFirst, r.Series = a.series.full()
-	a.tenants.Range(func(_, value any) bool {
-		if t, ok := value.(*tenantCell); ok && t.seen.last.sum.Hits() > 0 {
+	a.tenants.all(func(t *tenantCell) {
+		if t.seen.last.sum.Hits() > 0 {
 			r.Tenants = append(r.Tenants, t.report())
 		}
-		return true
 	})
 	r.Active = len(r.Tenants)
 	if len(r.Tenants) > maxReported {
