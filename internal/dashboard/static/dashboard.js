@@ -103,6 +103,7 @@
     if (event.target.matches(".limit select[name$='.algorithm']")) event.target.closest(".limit").dataset.algorithm = event.target.value;
   });
 
+  document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone the row is wider than the window
   drawAll();
   listen();
 })();
