@@ -20,7 +20,7 @@ func (b *browser) listen(path string) (events <-chan string, status int) {
 	ctx, cancel := context.WithTimeout(b.w.t.Context(), patience)
 	r := b.request(http.MethodGet, path, nil).WithContext(ctx)
 	r.Header.Set("Accept", "text/event-stream")
-	res, err := b.c.Do(r)
+	res, err := b.c.Do(r) //nolint:bodyclose // closed where it is read
 	require.NoError(b.w.t, err)
 	out := make(chan string, 100)
 	go func() {
