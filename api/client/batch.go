@@ -43,7 +43,11 @@ func (b *batcher) check(ctx context.Context, c Check) (*Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err //nolint:wrapcheck // the caller's own
 	}
-	p := &pending{check: c.encode(), done: make(chan Result, 1)}
+	raw, err := c.encode()
+	if err != nil {
+		return nil, err
+	}
+	p := &pending{check: raw, done: make(chan Result, 1)}
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()

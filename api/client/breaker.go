@@ -21,7 +21,7 @@ type breaker struct {
 // next second ahead of the others.
 func (b *breaker) allow(now time.Time) bool {
 	until := b.until.Load()
-	if until == 0 {
+	if until == 0 || until-now.UnixNano() > int64(leaveAlone) { // a clock that was set back must not keep it open
 		return true
 	}
 	return now.UnixNano() >= until && b.until.CompareAndSwap(until, now.Add(leaveAlone).UnixNano())

@@ -1,6 +1,13 @@
 package client
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"net/http"
+)
+
+// maxCheck is the longest body of one check: more than the longest valid path takes, with every byte of it escaped, and less than
+// Pegel reads.
+const maxCheck = 256 << 10
 
 // Check is one hit to decide on. The zero value of a field leaves it out; with a service token Tenant, Address or both must
 // be named.
@@ -21,10 +28,18 @@ type Check struct {
 	Wait bool
 }
 
-// encode writes the body of POST /v1/check.
-func (c Check) encode() json.RawMessage {
+// encode writes the body of POST /v1/check. What Pegel would refuse to read is refused here: it would cut the connection while
+// the rest is still being sent, which looks as if it were away, and in a batch all the others would go down with it.
+func (c Check) encode() (json.RawMessage, error) {
 	raw, _ := json.Marshal(wireCheck(c)) // texts, numbers and booleans always marshal
-	return raw
+	if len(raw) > maxCheck {
+		const slug, detail = "payload-too-large", "the check is too large"
+		return nil, &Error{
+			Status: http.StatusRequestEntityTooLarge, Code: codeTooLarge, Detail: detail,
+			Body: problemBody(slug, http.StatusRequestEntityTooLarge, detail),
+		}
+	}
+	return raw, nil
 }
 
 // wireCheck is a Check as Pegel reads it.

@@ -66,7 +66,7 @@ func New(baseURL, token string, options ...Option) (*Client, error) {
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		return nil, errors.New("pegel: the base URL must be http:// or https:// with a host")
-	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return nil, errors.New("pegel: the base URL must not have credentials, a query or a fragment")
 	case token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
 		return nil, errors.New("pegel: the token must be a service token (pgs_…) or an API key (pgk_…)")
@@ -115,18 +115,28 @@ func (c *Client) Check(ctx context.Context, check Check) (*Decision, error) {
 	if c.batcher != nil && !check.Wait {
 		return c.batcher.check(ctx, check)
 	}
-	return c.decide(ctx, http.MethodPost, "/v1/check", check.encode())
+	raw, err := check.encode()
+	if err != nil {
+		return nil, err
+	}
+	return c.decide(ctx, http.MethodPost, "/v1/check", raw)
 }
 
 // CheckBatch decides on many hits in the order given and charges each that is let through. Results are in the order of the
 // checks, each with a Decision, an error, or, for a refusal, both. The error of CheckBatch itself means that nothing is known:
 // hits may or may not have been charged. Check.Wait is refused in a batch.
 func (c *Client) CheckBatch(ctx context.Context, checks []Check) ([]Result, error) {
-	elements := make([]json.RawMessage, len(checks))
+	results := make([]Result, len(checks))
+	elements := make([]json.RawMessage, 0, len(checks))
+	places := make([]int, 0, len(checks)) // of the elements in results
 	for i := range checks {
-		elements[i] = checks[i].encode()
+		element, err := checks[i].encode()
+		if err != nil {
+			results[i].Err = err
+			continue
+		}
+		elements, places = append(elements, element), append(places, i)
 	}
-	results := make([]Result, 0, len(checks))
 	for len(elements) > 0 {
 		n, size := 0, 0
 		for n < len(elements) && fits(n, size, elements[n]) {
@@ -137,15 +147,17 @@ func (c *Client) CheckBatch(ctx context.Context, checks []Check) ([]Result, erro
 		if err != nil {
 			return nil, err
 		}
-		results, elements = append(results, part...), elements[n:]
+		for i := range part {
+			results[places[i]] = part[i]
+		}
+		elements, places = elements[n:], places[n:]
 	}
 	return results, nil
 }
 
-// fits reports whether one more check goes into a request that has n of so many bytes. The first always does: Pegel says what is
-// wrong with it.
+// fits reports whether one more check goes into a request that has n of so many bytes. One alone always does (maxCheck).
 func fits(n, size int, element json.RawMessage) bool {
-	return n == 0 || n < MaxBatch && size+len(element)+1 <= maxBody
+	return n < MaxBatch && size+len(element)+1 <= maxBody
 }
 
 // Result is one check's part of a batch.
@@ -200,7 +212,11 @@ func (c *Client) Status(ctx context.Context, q Query) (*Decision, error) {
 // repeat one whose answer was lost, unless giving back twice is better than not at all.
 func (c *Client) Refund(ctx context.Context, check Check) (*Decision, error) {
 	check.Peek, check.Wait = false, false
-	return c.decide(ctx, http.MethodPost, "/v1/refund", check.encode())
+	raw, err := check.encode()
+	if err != nil {
+		return nil, err
+	}
+	return c.decide(ctx, http.MethodPost, "/v1/refund", raw)
 }
 
 // decide sends a request whose answer is one decision.

@@ -130,7 +130,7 @@ const resetSlack = 50 * time.Millisecond
 // SetHeaders writes the rate-limit headers of the decision for the client of your own service, as Pegel's front doors do. now is
 // the time of the answer.
 func (d *Decision) SetHeaders(h http.Header, now time.Time) {
-	set := func(name, value string) { h[name] = []string{value} } // in the contract's spelling, which is not Go's
+	set := h.Set // Go's spelling of names, so that what a handler sets or deletes under the same name is the same line
 	if d.ID != "" {
 		set("X-Pegel-Decision", d.ID)
 	}

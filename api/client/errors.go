@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// codeTooLarge is the Code of a check that is larger than Pegel reads.
+const codeTooLarge = "payload_too_large"
+
 // RateLimitError is a hit that was refused.
 type RateLimitError struct {
 	// RetryAfter is how long to wait before the same hit fits. It is 0 when no waiting helps: see Retryable.

@@ -151,7 +151,7 @@ func (m *middleware) ask(ctx context.Context, check Check) (*Decision, error) {
 // aboutRequest reports whether an answer speaks of the request, and not of this program's token or of Pegel's own trouble.
 func (e *Error) aboutRequest() bool {
 	switch e.Code {
-	case "tenant_suspended", "network_denied", "not_found", "validation":
+	case "tenant_suspended", "network_denied", "not_found", "validation", codeTooLarge:
 		return true
 	case "store_unavailable": // a closed limit; a Pegel that is starting is one that is away
 		return !e.starting
@@ -187,7 +187,7 @@ func (m *middleware) gone(w http.ResponseWriter) {
 func (m *middleware) log(r *http.Request, err error) {
 	now := time.Now().UnixNano()
 	last := m.logged.Load()
-	if now-last < int64(logEvery) || !m.logged.CompareAndSwap(last, now) {
+	if since := now - last; since >= 0 && since < int64(logEvery) || !m.logged.CompareAndSwap(last, now) {
 		return
 	}
 	slog.Default().WarnContext(r.Context(), "pegel gives no decisions", slog.Bool("requests_pass", !m.closed), slog.Any("error", err))

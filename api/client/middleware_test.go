@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -133,6 +135,85 @@ func TestMiddleware(t *testing.T) {
 	require.Equal(t, 200, status, "what identify lets pass is not asked about")
 	require.Empty(t, header.Get("X-Pegel-Decision"))
 	require.Empty(t, g.failures())
+}
+
+// Guarantee: a request that makes its check larger than Pegel reads is refused, and does not pass undecided; the checks that would
+// have shared a request with it are decided.
+func TestMiddlewareRefusesHugeFacts(t *testing.T) {
+	t.Parallel()
+	s := shared(t)
+	s.tenant("school-17", perMinute(1000))
+	huge := "/" + strings.Repeat("<", 250_000) // 1.5 MB as JSON
+	for name, options := range map[string][]client.Option{"one by one": nil, "batching": {client.WithBatching()}} {
+		g := newGuarded(t, s.client(options...), busy())
+		for path, want := range map[string]int{"/" + strings.Repeat("a", 9000): 400, huge[:1000]: 200, huge[:9000]: 400, huge: 413} {
+			status, header, body := g.must(t, "school-17", path)
+			require.Equal(t, want, status, "%s: %.200s", name, body)
+			if want != 200 {
+				require.Equal(t, "application/problem+json", header.Get("Content-Type"))
+				require.Contains(t, body, `"error":`)
+			}
+		}
+		require.EqualValues(t, 1, g.served.Load(), name)
+		require.Empty(t, g.failures(), name)
+	}
+	results, err := s.client().CheckBatch(t.Context(), []client.Check{{Tenant: "school-17"}, {Tenant: "school-17", Path: huge}, {Tenant: "school-17"}})
+	require.NoError(t, err)
+	require.True(t, results[0].Decision.Allowed && results[2].Decision.Allowed)
+	var refused *client.Error
+	require.ErrorAs(t, results[1].Err, &refused)
+	require.Equal(t, "payload_too_large", refused.Code)
+	_, err = s.client().Refund(t.Context(), client.Check{Tenant: "school-17", Path: huge})
+	require.ErrorAs(t, err, &refused)
+}
+
+// Guarantee: the middleware leaves the ResponseWriter alone: a handler can flush, hijack and panic as without it, and what it sets
+// under the name of a rate header takes Pegel's place.
+func TestMiddlewareKeepsTheResponseWriter(t *testing.T) {
+	t.Parallel()
+	s := shared(t)
+	s.tenant("school-17", perMinute(1000))
+	limited := client.Middleware(s.client(), func(r *http.Request) (client.Check, bool) {
+		return client.Check{Tenant: "school-17", Method: r.Method, Path: r.URL.Path}, true
+	}, busy())
+	api := httptest.NewUnstartedServer(limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/panic":
+			panic(http.ErrAbortHandler)
+		case "/hijack":
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhijacked")
+				_ = conn.Close()
+			}
+		default:
+			w.Header().Set("X-RateLimit-Limit", "7")
+			w.Header().Del("X-RateLimit-Remaining")
+			_, _ = io.WriteString(w, "served")
+			_ = http.NewResponseController(w).Flush()
+		}
+	})))
+	api.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	api.Start()
+	t.Cleanup(api.Close)
+	res, err := http.Get(api.URL + "/panic")
+	if err == nil {
+		_ = res.Body.Close()
+	}
+	require.Error(t, err)
+	for _, path := range []string{"/hijack", "/"} {
+		res, err := http.Get(api.URL + path)
+		require.NoError(t, err)
+		body, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Contains(t, []string{"hijacked", "served"}, string(body))
+		if path == "/" {
+			require.Equal(t, []string{"7"}, res.Header.Values("X-RateLimit-Limit"))
+			require.Empty(t, res.Header.Values("X-RateLimit-Remaining"))
+			require.NotEmpty(t, res.Header.Get("X-Pegel-Decision"))
+		}
+	}
 }
 
 // Guarantee: a client that leaves during its delay is not served, and its place is free; beyond the cap there is no waiting.

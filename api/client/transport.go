@@ -13,6 +13,8 @@ const (
 	defaultMaxWait  = 30 * time.Second
 	// drained is how much of a refusal's body is read so that its connection is used again.
 	drained = 64 << 10
+	// drainTime is how long that may take. A server that refuses and then hangs must not hold the client.
+	drainTime = time.Second
 )
 
 // Transport is an http.RoundTripper that obeys Retry-After: a request that is refused with 429 is sent again after the time it
@@ -66,8 +68,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return res, nil //nolint:nilerr // the body cannot be had again: the answer is what there is
 		}
 		patience -= wait
-		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, drained))
-		_ = res.Body.Close()
+		drain(res.Body)
 		if t.OnWait != nil {
 			t.OnWait(r, attempt, wait)
 		}
@@ -79,6 +80,14 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		request = next
 	}
+}
+
+// drain reads the rest of a refusal, if it comes soon, and closes it.
+func drain(body io.ReadCloser) {
+	late := time.AfterFunc(drainTime, func() { _ = body.Close() })
+	defer late.Stop()
+	_, _ = io.Copy(io.Discard, io.LimitReader(body, drained))
+	_ = body.Close()
 }
 
 // repeatable reports whether an answer may be followed by the same request: 429 says that nothing was done.

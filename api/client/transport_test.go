@@ -161,6 +161,42 @@ func TestTransportContext(t *testing.T) {
 	require.ErrorContains(t, err, "broken")
 }
 
+// Guarantee: a server that refuses and then hangs in the middle of its body does not hold the client.
+func TestTransportHangingRefusal(t *testing.T) {
+	t.Parallel()
+	end, asked := make(chan struct{}), 0
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked++; asked > 1 {
+			_, _ = io.WriteString(w, "served")
+			return
+		}
+		w.Header().Set("Retry-After", "0")
+		w.Header().Set("Content-Length", "1000")
+		w.WriteHeader(http.StatusTooManyRequests)
+		_ = http.NewResponseController(w).Flush()
+		<-end
+	}))
+	t.Cleanup(api.Close)
+	t.Cleanup(func() { close(end) })
+	req, err := http.NewRequest(http.MethodGet, api.URL, http.NoBody) // no deadline
+	require.NoError(t, err)
+	answered := make(chan error, 1)
+	go func() {
+		res, err := (&http.Client{Transport: &client.Transport{}}).Do(req)
+		if err == nil {
+			err = res.Body.Close()
+		}
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		require.NoError(t, err)
+	case <-time.After(30 * time.Second):
+		require.Fail(t, "held by a body that never comes")
+	}
+	require.Equal(t, 2, asked)
+}
+
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -96,9 +95,6 @@ func secretIn(t *testing.T, created map[string]any) string {
 	require.True(t, ok, "%v", created)
 	return secret
 }
-
-// spelled is a header's line under the very name, which may not be Go's form of it.
-func spelled(h http.Header, name string) string { return strings.Join(h[name], "|") }
 
 // tenant creates a tenant on a plan of its own and returns an API key of it.
 func (s *service) tenant(slug string, limits ...map[string]any) (key string) {

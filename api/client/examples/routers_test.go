@@ -53,7 +53,7 @@ func TestRouters(t *testing.T) {
 			w := httptest.NewRecorder()
 			router(limited(t, pegel.URL)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 			pegel.Close()
-			if w.Code != status || w.Header()["X-RateLimit-Limit"][0] != "10" {
+			if w.Code != status || w.Header().Get("X-RateLimit-Limit") != "10" {
 				t.Errorf("%s: %d %v %s", name, w.Code, w.Header(), w.Body)
 			}
 		}
