@@ -2,7 +2,7 @@
 const passOn = ['x-ratelimit-limit', 'x-ratelimit-remaining', 'x-ratelimit-reset', 'x-ratelimit-slowdown',
   'ratelimit-policy', 'ratelimit', 'retry-after', 'x-pegel-decision', 'x-pegel-source'];
 const refusals = ['rate_limit_exceeded', 'cost_exceeds_limit', 'tenant_suspended', 'network_denied', 'not_found',
-  'validation', 'store_unavailable'];
+  'validation', 'payload_too_large', 'store_unavailable'];
 
 // identify(req) says who pays: {tenant, user, …} of POST /v1/check, from what you authenticated; nothing: not limited.
 export function pegel({ url, token, identify, timeout = 250, onError = console.warn }) {
@@ -42,6 +42,7 @@ export function pegel({ url, token, identify, timeout = 250, onError = console.w
 // stays waits for so many ms, and says whether the client is still there.
 function stays(res, ms) {
   return new Promise((done) => {
+    if (res.destroyed) return done(false); // left while Pegel was asked
     const timer = setTimeout(() => done(true), ms);
     res.once('close', () => { clearTimeout(timer); done(false); });
   });

@@ -6,7 +6,7 @@ function pegel(string $url, string $token, array $who, float $timeout = 0.25): v
     $passOn = ['x-ratelimit-limit', 'x-ratelimit-remaining', 'x-ratelimit-reset', 'x-ratelimit-slowdown',
         'ratelimit-policy', 'ratelimit', 'retry-after', 'x-pegel-decision', 'x-pegel-source'];
     $refusals = ['rate_limit_exceeded', 'cost_exceeds_limit', 'tenant_suspended', 'network_denied', 'not_found',
-        'validation', 'store_unavailable'];
+        'validation', 'payload_too_large', 'store_unavailable'];
     $facts = $who + ['method' => $_SERVER['REQUEST_METHOD'], 'path' => $_SERVER['REQUEST_URI']];
     $body = @file_get_contents("$url/v1/check", false, stream_context_create(['http' => [
         'method' => 'POST',

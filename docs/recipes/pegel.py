@@ -8,7 +8,7 @@ from starlette.responses import Response
 PASS_ON = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-ratelimit-slowdown",
            "ratelimit-policy", "ratelimit", "retry-after", "x-pegel-decision", "x-pegel-source")
 REFUSALS = ("rate_limit_exceeded", "cost_exceeds_limit", "tenant_suspended", "network_denied", "not_found",
-            "validation", "store_unavailable")
+            "validation", "payload_too_large", "store_unavailable")
 log = logging.getLogger("pegel")
 
 
