@@ -58,7 +58,7 @@ Ctrl-C. With --once, or when the output is no terminal, it shows them once; -o j
 			return err
 		}
 		ask := func(ctx context.Context) (*adminclient.Answer, error) {
-			call := adminclient.Call{Path: "/admin/rate-limits", Query: url.Values{"top": {strconv.Itoa(top)}}}
+			call := adminclient.Call{Path: "/admin/rate-limits", Query: url.Values{"top": {strconv.Itoa(top)}, "series": {"true"}}}
 			answer, err := client.Do(ctx, call)
 			return answer, r.advise(err, call.Path)
 		}
@@ -133,7 +133,11 @@ func topFrame(w io.Writer, answer *adminclient.Answer) error {
 		limits.GeneratedAt.UTC().Format(time.TimeOnly), limits.ActiveTenants, limits.Total.Allowed, limits.Total.Slowed, limits.Total.Refused,
 		limits.WrongCredentials)
 	allowed, refused := make([]float64, 0, chartSteps), make([]float64, 0, chartSteps)
-	for _, p := range limits.Series[max(0, len(limits.Series)-chartSteps):] {
+	var series []adminclient.TrafficPoint
+	if limits.Series != nil {
+		series = *limits.Series
+	}
+	for _, p := range series[max(0, len(series)-chartSteps):] {
 		allowed, refused = append(allowed, p.Allowed+p.Slowed), append(refused, p.Refused)
 	}
 	_, _ = fmt.Fprintf(w, "let through %s %s\nrefused     %s %s\n\n", chart(allowed), perSecond(allowed), chart(refused), perSecond(refused))

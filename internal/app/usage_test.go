@@ -33,7 +33,7 @@ type rateLimits struct {
 
 func (r *replica) rateLimits(top int) (l rateLimits) {
 	r.t.Helper()
-	a := r.call(http.MethodGet, fmt.Sprintf("%s/admin/rate-limits?top=%d", r.admin, top), adminToken, nil)
+	a := r.call(http.MethodGet, fmt.Sprintf("%s/admin/rate-limits?series=true&top=%d", r.admin, top), adminToken, nil)
 	require.Equal(r.t, http.StatusOK, a.status, "%s", a.body)
 	require.NoError(r.t, json.Unmarshal(a.body, &l))
 	return l

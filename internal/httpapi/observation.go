@@ -30,7 +30,6 @@ func (a *admin) GetRateLimits(c *gin.Context, params gen.GetRateLimitsParams) {
 		ActiveTenants:        now.Active,
 		High:                 make([]gen.TenantUsage, len(now.High)),
 		Total:                gen.Traffic{Allowed: now.Total.Admitted, Slowed: now.Total.Slowed, Refused: now.Total.Refused},
-		Series:               make([]gen.TrafficPoint, len(now.Series)),
 		Missing:              append([]string{}, now.Missing...),
 	}
 	for i := range now.Tenants {
@@ -39,8 +38,12 @@ func (a *admin) GetRateLimits(c *gin.Context, params gen.GetRateLimitsParams) {
 	for i := range now.High {
 		body.High[i] = showUsage(&now.High[i])
 	}
-	for i, p := range now.Series {
-		body.Series[i] = gen.TrafficPoint{At: p.At, Allowed: p.Allowed, Slowed: p.Slowed, Refused: p.Refused}
+	if params.Series != nil && *params.Series {
+		series := make([]gen.TrafficPoint, len(now.Series))
+		for i, p := range now.Series {
+			series[i] = gen.TrafficPoint{At: p.At, Allowed: p.Allowed, Slowed: p.Slowed, Refused: p.Refused}
+		}
+		body.Series = &series
 	}
 	for i, r := range now.Addresses {
 		body.RefusedAddresses[i] = gen.RefusedAddress{Address: r.Name, Refused: r.Count}

@@ -41,7 +41,7 @@ func (s *sum) add(delta *Counts, second int64) {
 }
 
 // Collect turns what was recorded since the last call into windows, minutes and the series; call it at the start of every
-// second, so that what it takes is the second before. Time that goes back is the newest second known.
+// second, so that what it takes is the second before, and whenever the latest is wanted. Time that goes back is the newest second known.
 func (a *Aggregator) Collect(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

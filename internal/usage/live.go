@@ -25,7 +25,7 @@ type Exchange interface {
 
 const (
 	// shareFor is how long one reading of the reports answers everybody.
-	shareFor = 500 * time.Millisecond
+	shareFor = 100 * time.Millisecond
 	// readLimit bounds one reading, of each exchange.
 	readLimit = 500 * time.Millisecond
 	// totalsFor is how long the minutes of replicas that are gone are not read again.

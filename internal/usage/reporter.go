@@ -73,7 +73,7 @@ type Reporter struct {
 // NewReporter makes one. It asks nobody before Run.
 func NewReporter(cfg ReporterConfig) *Reporter {
 	r := &Reporter{ReporterConfig: cfg, started: cfg.Now()}
-	r.live = live{own: r.report, exchanges: cfg.Exchanges, now: cfg.Now, log: cfg.Log}
+	r.live = live{own: r.current, exchanges: cfg.Exchanges, now: cfg.Now, log: cfg.Log}
 	if cfg.History != nil {
 		r.live.totals = cfg.History.Totals
 	}
@@ -138,7 +138,13 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// report is what this replica has to tell now.
+// current is what this replica has to tell, with everything up to now.
+func (r *Reporter) current() *report {
+	r.Aggregator.Collect(r.Now())
+	return r.report()
+}
+
+// report is what this replica has to tell, as of the last collection.
 func (r *Reporter) report() *report {
 	report := r.Aggregator.report()
 	report.Replica = r.Replica()

@@ -1793,9 +1793,9 @@ type RateLimits struct {
 	RefusedServiceTokens []RefusedServiceToken `json:"refused_service_tokens"`
 	Replicas             []ReplicaState        `json:"replicas"`
 
-	// Series The last hour in steps of ten seconds, oldest first.
-	Series  []TrafficPoint `json:"series"`
-	Tenants []TenantUsage  `json:"tenants"`
+	// Series The last hour in steps of ten seconds, oldest first; with `series=true`.
+	Series  *[]TrafficPoint `json:"series,omitempty"`
+	Tenants []TenantUsage   `json:"tenants"`
 
 	// Total Requests of the last 60 seconds; `anonymous` are those that no tenant pays for.
 	Total Traffic `json:"total"`
@@ -2430,6 +2430,9 @@ type PutPlanParamsIfNoneMatch string
 type GetRateLimitsParams struct {
 	// Top How many tenants, addresses and tokens, each.
 	Top *int `form:"top,omitempty" json:"top,omitempty"`
+
+	// Series Whether to add the last hour, 360 points.
+	Series *bool `form:"series,omitempty" json:"series,omitempty"`
 }
 
 // ListRequestsParams defines parameters for ListRequests.
