@@ -86,6 +86,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{health: health.NewServer(), log: cfg.Log, met: newMetrics(cfg.Metrics, cfg.Log)}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeader),
@@ -156,13 +157,18 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// unary counts every call by its answer, and turns a panic into an error: one call must not take the others down.
+// panicked is the error of a call that panicked: one call must not take the others down.
+func (s *Server) panicked(ctx context.Context, method string, broken any) error {
+	s.log.LogAttrs(ctx, slog.LevelError, "call panicked", slog.String("method", method),
+		slog.Any("panic", broken), slog.String("stack", string(debug.Stack())))
+	return status.Error(codes.Internal, "something went wrong on our side")
+}
+
+// unary counts every call by its answer, and turns a panic into an error.
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (answer any, err error) {
 	defer func() {
 		if broken := recover(); broken != nil {
-			s.log.LogAttrs(ctx, slog.LevelError, "call panicked", slog.String("method", info.FullMethod),
-				slog.Any("panic", broken), slog.String("stack", string(debug.Stack())))
-			answer, err = nil, status.Error(codes.Internal, "something went wrong on our side")
+			answer, err = nil, s.panicked(ctx, info.FullMethod, broken)
 		}
 		if info.FullMethod == ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName {
 			s.met.called(answer, err)
@@ -171,10 +177,17 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return handler(ctx, req)
 }
 
-// stream ends a stream when the server stops, whatever its handler waits for.
-func (s *Server) stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// stream ends a stream when the server stops, whatever its handler waits for, and turns a panic into an error.
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ended := make(chan error, 1)
-	s.streams.Go(func() { ended <- handler(srv, stream) })
+	s.streams.Go(func() {
+		defer func() {
+			if broken := recover(); broken != nil {
+				ended <- s.panicked(stream.Context(), info.FullMethod, broken)
+			}
+		}()
+		ended <- handler(srv, stream)
+	})
 	select {
 	case err := <-ended:
 		return err

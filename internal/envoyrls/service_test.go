@@ -1,6 +1,7 @@
 package envoyrls_test
 
 import (
+	"bytes"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -14,9 +15,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/pegel-dev/pegel/internal/envoyrls"
+	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/tenants"
 )
 
@@ -275,7 +278,7 @@ func TestHostileInput(t *testing.T) {
 	require.NoError(t, err)
 
 	for name, raw := range map[string]string{
-		"invalid UTF-8": "\x0a\x05pegel\x12\x0d\x0a\x0b\x0a\x06tenant\x12\x01\xff",
+		"invalid UTF-8": "\x0a\x01\xff",
 		"cut short":     "\x0a\x05peg",
 		"garbage":       strings.Repeat("\xff", 100),
 	} {
@@ -285,11 +288,60 @@ func TestHostileInput(t *testing.T) {
 	require.Equal(t, ok, d.must(descriptor("tenant", "school-17")).GetOverallCode())
 }
 
+// Guarantee: bytes that are no UTF-8 in a fact, which Envoy copies from its client, do not make the call fail, because Envoy would let
+// the request pass: where they do not matter it is counted, elsewhere it is refused.
+func TestFactsThatAreNotText(t *testing.T) {
+	t.Parallel()
+	d := newDoor(t, doorOptions{limits: []tenants.Rule{perMinute(2), {
+		Limit: ratelimit.Limit{Name: "login", Scope: ratelimit.ScopeTenant, Algorithm: ratelimit.SlidingWindowLog, Quota: 1, Window: time.Hour},
+		Match: tenants.Match{Methods: []string{"POST"}, Paths: []string{"/login"}},
+	}}, policy: []tenants.Rule{perAddress(1)}})
+	// placeholder stands for one byte that is none in UTF-8: lengths stay right.
+	const placeholder = "\x01"
+	ask := func(pairs ...string) *ratelimitv3.RateLimitResponse {
+		raw, err := proto.Marshal(&ratelimitv3.RateLimitRequest{Domain: envoyrls.DefaultDomain, Descriptors: []*extv3.RateLimitDescriptor{descriptor(pairs...)}})
+		require.NoError(t, err)
+		for i, value := range pairs {
+			if i%2 == 1 && strings.Contains(value, placeholder) {
+				raw = bytes.ReplaceAll(raw, []byte(value), []byte(strings.ReplaceAll(value, placeholder, "\xff")))
+			}
+		}
+		var answer rawAnswer
+		err = d.conn.Invoke(t.Context(), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, raw, &answer, grpc.ForceCodecV2(rawCodec{}))
+		require.NoError(t, err, "%q", pairs)
+		r := &ratelimitv3.RateLimitResponse{}
+		require.NoError(t, proto.Unmarshal(answer, r))
+		return r
+	}
+	login := []string{"tenant", "school-17", "method", "POST", "path", "/login?next=" + placeholder + "x"}
+	require.Equal(t, ok, ask(login...).GetOverallCode())
+	require.Equal(t, over, ask(login...).GetOverallCode(), "the path is the same with any query")
+	require.Equal(t, over, ask("tenant", "school-17", "method", "POST", "path", "/lo"+placeholder+"gin").GetOverallCode(), "a path that cannot be read meets every limit")
+	require.Equal(t, over, ask("remote_address", "192.0.2.1", "user", "a"+placeholder+"b").GetOverallCode())
+	for name, pairs := range map[string][]string{
+		"validation": {"tenant", "school-17", "user", "a" + placeholder + "bcd"},
+		"not_found":  {"tenant", "scho" + placeholder + "l"},
+	} {
+		r := ask(pairs...)
+		require.Equal(t, over, r.GetOverallCode(), name)
+		require.Equal(t, name, bodyOf(t, r)["error"])
+	}
+	require.Equal(t, ok, d.must(descriptor("tenant", "school-17", "path", "/")).GetOverallCode(), "the second of two")
+}
+
+// rawAnswer is an answer as it came.
+type rawAnswer []byte
+
 // rawCodec sends bytes as they are.
 type rawCodec struct{}
 
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil //nolint:errcheck,forcetypeassert // the test sends nothing else
 }
-func (rawCodec) Unmarshal(mem.BufferSlice, any) error { return nil }
-func (rawCodec) Name() string                         { return "proto" }
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	if answer, ok := v.(*rawAnswer); ok {
+		*answer = data.Materialize()
+	}
+	return nil
+}
+func (rawCodec) Name() string { return "proto" }
