@@ -85,7 +85,9 @@ type migrationLog struct {
 }
 
 func (l migrationLog) Printf(format string, v ...any) {
-	l.log.InfoContext(l.ctx, "migration step done", slog.String("step", strings.TrimSpace(fmt.Sprintf(format, v...))))
+	// The library marks the direction: "7/u journal (9ms)".
+	step := strings.NewReplacer("/u ", " up: ", "/d ", " down: ").Replace(strings.TrimSpace(fmt.Sprintf(format, v...)))
+	l.log.InfoContext(l.ctx, "migration step done", slog.String("step", step))
 }
 
 func (l migrationLog) Verbose() bool { return false }
