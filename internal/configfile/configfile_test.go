@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/pegel-dev/pegel/internal/configfile"
 )
@@ -110,6 +111,27 @@ func TestWriteAndReadBack(t *testing.T) {
 	require.Contains(t, text, "networks: []\n")
 	require.NotContains(t, text, "version")
 	require.Less(t, strings.Index(text, "plans:"), strings.Index(text, "tenants:"))
+}
+
+// Guarantee: no text that the API stores keeps a file from being written, or is another one when it is read back.
+func TestEveryTextSurvives(t *testing.T) {
+	t.Parallel()
+	holds := func(t require.TestingT, text string) {
+		body, err := json.Marshal(map[string]any{"tenants": []any{map[string]any{"slug": "a", "name": text, "metadata": map[string]any{text: text, "list": []any{text}}}}})
+		require.NoError(t, err)
+		file, err := configfile.Write(body)
+		require.NoError(t, err, "%q", text)
+		f, err := configfile.Parse(file)
+		require.NoError(t, err, "%q in %s", text, file)
+		require.JSONEq(t, string(body), string(f.JSON), "%q in %s", text, file)
+	}
+	for _, text := range []string{
+		"a\u0085b", "\u2028", "a\u2029", "\ufeffx", "\x7f", "\u009b31m", "\ufffe", "\uffff", "\ta\t", "a\r\nb", "\x1b[31m", "a\n", "\n a\n\n", "\r", "0123", "~", "", " ",
+		"2027-01-31", "<<", "!!binary aGk=", "&a *b", "- x", " x", "x ", "a: b", "a #b", `a\b"'`, "\U0001fffe", "\U0010ffff", "?", "=", "1_000", "0x1f", ".inf", "1e3", "12:30:00", "---", "...", "@a", "%a", "`a", "|", ">", "[", "}", ",",
+	} {
+		holds(t, text)
+	}
+	rapid.Check(t, func(rt *rapid.T) { holds(rt, rapid.String().Draw(rt, "text")) })
 }
 
 // Guarantee: the schema for editors is closed, whole and offers nothing that belongs to answers.

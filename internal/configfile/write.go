@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -52,7 +53,7 @@ func YAML(raw []byte) ([]byte, error) {
 // tidy reads JSON, which is YAML, and takes its braces and quotes away.
 func tidy(raw []byte) (*yaml.Node, error) {
 	var document yaml.Node
-	if err := yaml.Unmarshal(raw, &document); err != nil {
+	if err := yaml.Unmarshal(escape(raw), &document); err != nil {
 		return nil, fmt.Errorf("read the answer: %w", err)
 	}
 	if len(document.Content) != 1 {
@@ -60,6 +61,27 @@ func tidy(raw []byte) (*yaml.Node, error) {
 	}
 	restyle(document.Content[0])
 	return &document, nil
+}
+
+// escape writes as \u0085 what JSON may hold as it is in a text and YAML may not, or would take for the end of a line.
+func escape(raw []byte) []byte {
+	if bytes.IndexFunc(raw, delicate) < 0 {
+		return raw
+	}
+	out := make([]byte, 0, len(raw)+64)
+	for _, r := range string(raw) {
+		if delicate(r) {
+			out = fmt.Appendf(out, `\u%04x`, r)
+		} else {
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	return out
+}
+
+// delicate is a character that YAML only keeps when it is escaped. Those below a space JSON escapes itself.
+func delicate(r rune) bool {
+	return r >= 0x7f && r <= 0x9f || r == '\u2028' || r == '\u2029' || r == '\ufeff' || r == '\ufffe' || r == '\uffff'
 }
 
 func restyle(n *yaml.Node) {
@@ -73,7 +95,11 @@ func restyle(n *yaml.Node) {
 			n.Style = yaml.FlowStyle
 		}
 	case yaml.ScalarNode:
-		if n.Tag == "!!str" && !oldBoolean(n.Value) {
+		switch {
+		case n.Tag != "!!str" || misread(n.Value):
+		case strings.ContainsFunc(n.Value, func(r rune) bool { return r < ' ' && r != '\n' || delicate(r) }):
+			n.Style = yaml.DoubleQuotedStyle // where everything is escaped
+		default:
 			n.Style = 0 // quotes come back where they are needed
 		}
 	case yaml.DocumentNode, yaml.AliasNode:
@@ -95,10 +121,10 @@ func short(n *yaml.Node) bool {
 	return width <= 80
 }
 
-// oldBoolean is a word that YAML 1.1 takes for true or false.
-func oldBoolean(s string) bool {
+// misread is a word that is something else without its quotes: YAML 1.1's true and false, and the key that merges.
+func misread(s string) bool {
 	switch strings.ToLower(s) {
-	case "y", "n", "yes", "no", "on", "off":
+	case "y", "n", "yes", "no", "on", "off", "<<":
 		return true
 	}
 	return false
