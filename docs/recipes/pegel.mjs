@@ -14,7 +14,7 @@ export function pegel({ url, token, identify, timeout = 250, onError = console.w
       answer = await fetch(`${url}/v1/check`, {
         method: 'POST',
         headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-        body: JSON.stringify({ method: req.method, path: req.originalUrl ?? req.url, ...who }),
+        body: JSON.stringify({ method: req.method, path: (req.originalUrl ?? req.url).split('?')[0], ...who }),
         signal: AbortSignal.timeout(timeout), // ms, reading the answer included
         redirect: 'error',
       });

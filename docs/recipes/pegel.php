@@ -7,7 +7,7 @@ function pegel(string $url, string $token, array $who, float $timeout = 0.25): v
         'ratelimit-policy', 'ratelimit', 'retry-after', 'x-pegel-decision', 'x-pegel-source'];
     $refusals = ['rate_limit_exceeded', 'cost_exceeds_limit', 'tenant_suspended', 'network_denied', 'not_found',
         'validation', 'payload_too_large', 'store_unavailable'];
-    $facts = $who + ['method' => $_SERVER['REQUEST_METHOD'], 'path' => $_SERVER['REQUEST_URI']];
+    $facts = $who + ['method' => $_SERVER['REQUEST_METHOD'], 'path' => explode('?', $_SERVER['REQUEST_URI'])[0]];
     $body = @file_get_contents("$url/v1/check", false, stream_context_create(['http' => [
         'method' => 'POST',
         'header' => ["Authorization: Bearer $token", 'Content-Type: application/json'],

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -82,7 +83,7 @@ func TestRecipes(t *testing.T) {
 					require.GreaterOrEqual(t, time.Since(begun), 400*time.Millisecond, "the delay is waited for")
 				}
 			}
-			status, header, body := get(t, url+"/", language)
+			status, header, body := get(t, url+"/?long="+strings.Repeat("q", 9000), language)
 			require.Equal(t, http.StatusTooManyRequests, status, body)
 			require.NotEmpty(t, header.Get("Retry-After"))
 			require.Equal(t, "application/problem+json", header.Get("Content-Type"))
