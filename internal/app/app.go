@@ -93,7 +93,7 @@ func New(ctx context.Context, cfg *Config, opts Options) (*App, error) {
 	}
 	a := &App{
 		cfg: cfg, log: opts.Log, now: opts.Now, name: opts.Name, version: opts.Version, ready: make(chan struct{}), draining: make(chan struct{}),
-		directory: tenants.NewDirectory(0), usage: usage.NewAggregator(0), metrics: newMetrics(opts.Version),
+		directory: tenants.NewDirectory(cfg.TrustTokensFor), usage: usage.NewAggregator(0), metrics: newMetrics(opts.Version),
 	}
 	a.listeners.log = opts.Log
 	err := a.openStores(ctx)

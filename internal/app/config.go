@@ -39,6 +39,9 @@ type Config struct {
 	// HeldPerTenant and HeldTotal cap the requests held in slow-down, per replica.
 	HeldPerTenant, HeldTotal int
 
+	// TrustTokensFor is how long service and admin tokens count without confirmation by Postgres.
+	TrustTokensFor time.Duration
+
 	DrainPause, DrainTimeout time.Duration
 
 	// What is kept of decisions: see journalSettings.
@@ -72,6 +75,8 @@ type Config struct {
 const (
 	minAdminToken    = 32 // characters
 	maxRecipients    = 50
+	minTrust         = time.Minute
+	maxTrust         = 30 * 24 * time.Hour
 	minDrainTimeout  = time.Second
 	maxDrain         = 5 * time.Minute
 	minStoreTimeout  = 5 * time.Millisecond

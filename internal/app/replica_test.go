@@ -41,13 +41,19 @@ type replica struct {
 // test.
 func startReplica(t *testing.T, env ...string) *replica {
 	t.Helper()
+	return startReplicaAt(t, time.Now, env...)
+}
+
+// startReplicaAt is startReplica with a clock.
+func startReplicaAt(t *testing.T, now func() time.Time, env ...string) *replica {
+	t.Helper()
 	cfg, err := app.Load(app.Sources{Env: append([]string{
 		"PEGEL_LISTEN=127.0.0.1:0", "PEGEL_ADMIN_LISTEN=127.0.0.1:0", "PEGEL_ADMIN_TOKEN=" + adminToken, "PEGEL_DRAIN_PAUSE=0s",
 		"PEGEL_LOG_LEVEL=debug",
 	}, env...)})
 	require.NoError(t, err)
 	r := &replica{t: t, ended: make(chan error, 1), logs: &syncBuffer{}}
-	r.app, err = app.New(t.Context(), cfg, app.Options{Log: slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug})), Now: time.Now, Version: "test"})
+	r.app, err = app.New(t.Context(), cfg, app.Options{Log: slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug})), Now: now, Version: "test"})
 	require.NoError(t, err)
 	scheme := "http://"
 	if r.app.Secure() {

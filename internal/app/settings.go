@@ -160,6 +160,11 @@ func serviceSettings() []Setting {
 			parse: func(c *Config, v string) error { return integer(&c.HeldTotal, v, 1, 1_000_000) },
 		},
 		{
+			Env: "PEGEL_TRUST_TOKENS_FOR", Default: "24h", Kind: "duration, 1m…720h",
+			Help:  "while Postgres is away: how long service and admin tokens count that it cannot confirm; PEGEL_ADMIN_TOKEN and API keys always do",
+			parse: func(c *Config, v string) error { return duration(&c.TrustTokensFor, v, minTrust, maxTrust) },
+		},
+		{
 			Env: "PEGEL_DRAIN_PAUSE", Default: "3s", Kind: "duration, 0s…5m",
 			Help:  "after SIGTERM: how long /readyz says 503 before the listeners close, so that balancers notice",
 			parse: func(c *Config, v string) error { return duration(&c.DrainPause, v, 0, maxDrain) },

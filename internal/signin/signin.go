@@ -100,7 +100,8 @@ func (v *Verifier) Refused(token string) (id, cause string) {
 	case credential.Kind != tenants.KindAdminToken:
 		return "", "not an admin token"
 	}
-	t, known := v.directory.Snapshot().AdminToken(credential.ID)
+	snapshot := v.directory.Snapshot()
+	t, known := snapshot.AdminToken(credential.ID)
 	switch {
 	case !known:
 		return "", "unknown token"
@@ -108,6 +109,8 @@ func (v *Verifier) Refused(token string) (id, cause string) {
 		return t.ID, "wrong secret"
 	case !t.RevokedAt.IsZero():
 		return t.ID, "revoked token"
+	case t.AliveAt(v.now()) && !snapshot.TokensTrusted(v.now()):
+		return t.ID, "token that Postgres has not confirmed for too long"
 	}
 	return t.ID, "expired token"
 }

@@ -120,7 +120,8 @@ func (s *Snapshot) VerifyAPIKey(c Credential, now time.Time) (*APIKey, bool) {
 }
 
 // VerifyServiceToken is the service token a credential proves at a moment, on the terms of VerifyAPIKey. With a snapshot
-// that Postgres has not confirmed for TrustTokensFor nobody's token counts any more (see Snapshot.TokensTrusted).
+// that Postgres has not confirmed for a day (TrustTokensFor) nobody's token counts any more (see Snapshot.TokensTrusted). API keys
+// go on: they open nothing but their tenant's own budget, and ending them would shut every tenant out.
 func (s *Snapshot) VerifyServiceToken(c Credential, now time.Time) (*ServiceToken, bool) {
 	token, found := s.serviceTokens.get(c.ID)
 	if !found {
@@ -133,14 +134,14 @@ func (s *Snapshot) VerifyServiceToken(c Credential, now time.Time) (*ServiceToke
 	return token, true
 }
 
-// VerifyAdminToken is the admin token a credential proves at a moment, on the terms of VerifyAPIKey.
+// VerifyAdminToken is the admin token a credential proves at a moment, on the terms of VerifyServiceToken.
 func (s *Snapshot) VerifyAdminToken(c Credential, now time.Time) (*AdminToken, bool) {
 	token, found := s.adminTokens.get(c.ID)
 	if !found {
 		token = &AdminToken{}
 	}
 	ok := c.Matches(token.Hash) && c.Kind == KindAdminToken && token.AliveAt(now)
-	if !ok {
+	if !ok || !s.TokensTrusted(now) {
 		return nil, false
 	}
 	return token, true

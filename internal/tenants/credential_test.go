@@ -127,15 +127,17 @@ func TestVerify(t *testing.T) {
 		require.NoError(t, err)
 		return c
 	}
-	key, service, admin := make1(tenants.KindAPIKey), make1(tenants.KindServiceToken), make1(tenants.KindAdminToken)
+	key, service, admin, viewer := make1(tenants.KindAPIKey), make1(tenants.KindServiceToken), make1(tenants.KindAdminToken), make1(tenants.KindAdminToken)
+	lasting := make1(tenants.KindAPIKey)
 	s := tenants.NewSnapshot(tenants.Changes{
 		Version: 1,
 		APIKeys: []tenants.APIKey{
 			{ID: key.ID, Hash: key.Hash, ExpiresAt: now.Add(time.Hour)},
+			{ID: lasting.ID, Hash: lasting.Hash},
 			{ID: "unreadable"}, // a broken row has the zero hash
 		},
 		ServiceTokens: []tenants.ServiceToken{{ID: service.ID, Hash: service.Hash}},
-		AdminTokens:   []tenants.AdminToken{{ID: admin.ID, Hash: admin.Hash, RevokedAt: now}},
+		AdminTokens:   []tenants.AdminToken{{ID: admin.ID, Hash: admin.Hash, RevokedAt: now}, {ID: viewer.ID, Hash: viewer.Hash}},
 	}, now)
 	verify := func(c tenants.Credential, at time.Time) (ok bool) {
 		switch c.Kind {
@@ -161,9 +163,12 @@ func TestVerify(t *testing.T) {
 	_, ok := s.VerifyAPIKey(tenants.Credential{Kind: tenants.KindServiceToken, ID: key.ID, Hash: key.Hash}, now)
 	require.False(t, ok, "one kind is not another")
 
-	// Trust in service tokens ends when Postgres has not confirmed them for a day; keys and tenants serve on.
-	require.True(t, verify(service, now.Add(tenants.TrustTokensFor-1)))
-	require.False(t, verify(service, now.Add(tenants.TrustTokensFor)))
+	// Trust in service and admin tokens ends when Postgres has not confirmed them for a day; keys and tenants serve on.
+	for _, token := range []tenants.Credential{service, viewer} {
+		require.True(t, verify(token, now.Add(tenants.TrustTokensFor-1)))
+		require.False(t, verify(token, now.Add(tenants.TrustTokensFor)))
+	}
+	require.True(t, verify(lasting, now.Add(100*tenants.TrustTokensFor)))
 }
 
 func TestTrustedAt(t *testing.T) {

@@ -29,11 +29,11 @@ type Directory struct {
 	writing        sync.Mutex // one Apply or Confirm at a time; readers never take it
 }
 
-// TrustTokensFor is how long service tokens count, by default, without Postgres confirming that they still exist.
+// TrustTokensFor is how long service and admin tokens count, by default, without Postgres confirming that they still exist.
 const TrustTokensFor = 24 * time.Hour
 
-// NewDirectory is an empty directory at version 0. trustTokensFor bounds how long service tokens are believed while Postgres
-// is away; 0 is TrustTokensFor.
+// NewDirectory is an empty directory at version 0. trustTokensFor bounds how long service and admin tokens are believed while
+// Postgres is away; 0 is TrustTokensFor.
 func NewDirectory(trustTokensFor time.Duration) *Directory {
 	if trustTokensFor <= 0 {
 		trustTokensFor = TrustTokensFor
@@ -140,12 +140,12 @@ func (s *Snapshot) ServiceToken(id string) (*ServiceToken, bool) { return s.serv
 // AdminToken finds an admin token by its public id.
 func (s *Snapshot) AdminToken(id string) (*AdminToken, bool) { return s.adminTokens.get(id) }
 
-// TokensTrusted reports whether service tokens count in this snapshot at a moment; see TrustedAt.
+// TokensTrusted reports whether service and admin tokens count in this snapshot at a moment; see TrustedAt.
 func (s *Snapshot) TokensTrusted(now time.Time) bool {
 	return TrustedAt(now, s.ConfirmedAt, s.trustTokensFor)
 }
 
-// TrustedAt is the rule that ends trust in service tokens which nobody can confirm any more: they count until the last
+// TrustedAt is the rule that ends trust in tokens which nobody can confirm any more: they count until the last
 // confirmation by Postgres is `limit` old, and never before the first. A clock that went back behind the confirmation does not end it.
 func TrustedAt(now, confirmedAt time.Time, limit time.Duration) bool {
 	return !confirmedAt.IsZero() && now.Sub(confirmedAt) < limit
