@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pegel-dev/pegel/internal/alert"
 	"github.com/pegel-dev/pegel/internal/audit"
@@ -68,6 +69,7 @@ type App struct {
 	poller     *tenants.Poller
 	usage      *usage.Aggregator
 	reporter   *usage.Reporter
+	tracing    trace.TracerProvider // nil: off
 	journal    *journal.Journal
 	recorded   *postgres.Journal // what the journal wrote, on every replica
 	alerts     *alert.Service
@@ -96,7 +98,10 @@ func New(ctx context.Context, cfg *Config, opts Options) (*App, error) {
 		directory: tenants.NewDirectory(cfg.TrustTokensFor), usage: usage.NewAggregator(0), metrics: newMetrics(opts.Version),
 	}
 	a.listeners.log = opts.Log
-	err := a.openStores(ctx)
+	err := a.openTracing(ctx)
+	if err == nil {
+		err = a.openStores(ctx)
+	}
 	if err == nil {
 		err = a.openListeners(ctx)
 	}
@@ -111,7 +116,7 @@ func New(ctx context.Context, cfg *Config, opts Options) (*App, error) {
 func (a *App) openStores(ctx context.Context) error {
 	var err error
 	a.pool, err = postgres.NewPool(string(a.cfg.DatabaseURL), postgres.PoolOptions{ //nolint:contextcheck // a pool lives until it is closed
-		MaxConns: int32(a.cfg.DatabasePoolSize), MinIdle: 1, Name: "pegel configuration", //nolint:gosec // at most 1,000
+		MaxConns: int32(a.cfg.DatabasePoolSize), MinIdle: 1, Name: "pegel configuration", Tracing: a.tracing, //nolint:gosec // at most 1,000
 	})
 	if err != nil {
 		return fmt.Errorf("open the configuration pool: %w", err)
@@ -123,7 +128,7 @@ func (a *App) openStores(ctx context.Context) error {
 		Clock: a.now, Log: a.log, OnBroken: countBroken(a.metrics),
 	})
 	a.metrics.MustRegister(newBrokenRows(a.poller.Broken))
-	a.stores, err = openStores(ctx, a.cfg, a.now, a.log, countFlights(a.metrics), newStoreMetrics(a.metrics))
+	a.stores, err = openStores(ctx, a.cfg, a.now, a.log, countFlights(a.metrics), newStoreMetrics(a.metrics), a.tracing)
 	if err != nil {
 		return err
 	}
@@ -179,7 +184,7 @@ func (a *App) openPublic(ctx context.Context, common httpapi.Common, holder *dec
 	if err != nil {
 		return err
 	}
-	a.listeners.handle(l, h, readTimeout)
+	a.listeners.handle(l, a.traced(publicListener, h), readTimeout)
 	return nil
 }
 
@@ -197,7 +202,7 @@ func (a *App) openAdmin(ctx context.Context, common httpapi.Common, cert *certif
 	if err != nil {
 		return err
 	}
-	a.listeners.handle(l, h, readTimeout)
+	a.listeners.handle(l, a.traced(adminListener, h), readTimeout)
 	return nil
 }
 
@@ -218,7 +223,7 @@ func (a *App) openProxy(
 	if err != nil {
 		return err
 	}
-	a.listeners.handle(l, whenLoaded(a.directory, h), 0) // an upload through the proxy may take as long as it likes
+	a.listeners.handle(l, a.traced(proxyListener, whenLoaded(a.directory, h)), 0) // an upload through the proxy may take as long as it likes
 	return nil
 }
 
@@ -238,9 +243,6 @@ func (a *App) Ready() <-chan struct{} { return a.ready }
 // flight, held ones included, finish or are cut at the drain timeout; then the background work and the stores end.
 func (a *App) Run(ctx context.Context) error {
 	defer a.close(context.WithoutCancel(ctx))
-	if len(a.cfg.Ignored) > 0 {
-		a.log.Warn("OpenTelemetry is not part of this version; its settings have no effect", slog.Any("settings", a.cfg.Ignored))
-	}
 	failed := a.listeners.serve()
 	a.log.Info("listening", slog.String("public", a.Addr(publicListener)), slog.String("admin", a.Addr(adminListener)),
 		slog.String("proxy", a.Addr(proxyListener)), slog.String("rls", a.Addr(rlsListener)), slog.Bool("tls", a.Secure()))
@@ -321,4 +323,5 @@ func (a *App) close(ctx context.Context) {
 	if a.pool != nil {
 		a.pool.Close()
 	}
+	a.endTracing(ctx)
 }

@@ -65,8 +65,11 @@ type Config struct {
 	// Origins says where each setting's value comes from, by its Env: "flag", "env", the file's path or "default".
 	Origins map[string]string
 
-	// Ignored names settings of others that are set and that this version does not act on: OTEL_EXPORTER_OTLP_ENDPOINT.
-	Ignored []string
+	// TracingProtocol is how traces are exported: "grpc" or "http/protobuf"; empty: they are off. The rest of OTEL_* is the exporter's.
+	TracingProtocol string
+
+	// How long usage is kept in steps of minutes, hours and days.
+	UsageMinutesRetention, UsageHoursRetention, UsageDaysRetention time.Duration
 
 	values map[string]string // as text, of the settings that are not secret
 }

@@ -215,12 +215,33 @@ func TestNamesOfOthersAreIgnored(t *testing.T) {
 	requireOneLine(t, err, "PEGEL_PORTAL: there is no such setting")
 }
 
-// Settings of OpenTelemetry are often put into every container of a cluster: they do not stop the start, and are named.
-func TestOpenTelemetryIsNamedNotRefused(t *testing.T) {
+// Traces are off unless the standard environment of OpenTelemetry says where they go.
+func TestTracingIsSetByTheStandardEnvironment(t *testing.T) {
 	t.Parallel()
-	c, err := load(t, "OTEL_SERVICE_NAME=x", "OTEL_EXPORTER_OTLP_ENDPOINT=http://canary", "OTEL_TRACES_EXPORTER=")
-	require.NoError(t, err)
-	require.Equal(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME"}, c.Ignored)
+	for want, environments := range map[string][][]string{
+		"": {
+			nil,
+			{"OTEL_SERVICE_NAME=x"},
+			{"OTEL_EXPORTER_OTLP_ENDPOINT=http://x", "OTEL_SDK_DISABLED=true"},
+			{"OTEL_EXPORTER_OTLP_ENDPOINT=http://x", "OTEL_TRACES_EXPORTER=none"},
+			{"OTEL_EXPORTER_OTLP_PROTOCOL=grpc"},
+		},
+		"http/protobuf": {{"OTEL_EXPORTER_OTLP_ENDPOINT=http://x"}, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://x"}, {"OTEL_TRACES_EXPORTER=otlp"}},
+		"grpc": {
+			{"OTEL_TRACES_EXPORTER=otlp", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"},
+			{"OTEL_TRACES_EXPORTER=otlp", "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=grpc"},
+		},
+	} {
+		for _, env := range environments {
+			c, err := load(t, env...)
+			require.NoError(t, err, "%v", env)
+			require.Equal(t, want, c.TracingProtocol, "%v", env)
+		}
+	}
+	_, err := load(t, "OTEL_TRACES_EXPORTER=jaeger")
+	requireOneLine(t, err, "OTEL_TRACES_EXPORTER: must be otlp or none")
+	_, err = load(t, "OTEL_TRACES_EXPORTER=otlp", "OTEL_EXPORTER_OTLP_PROTOCOL=http/json")
+	requireOneLine(t, err, "OTEL_EXPORTER_OTLP_PROTOCOL: must be grpc")
 }
 
 func TestRedisURLForms(t *testing.T) {

@@ -90,12 +90,10 @@ func read(src Sources, want func(*Setting) bool) (*Config, error) {
 			c.Origins[name] = layer.name
 		}
 	}
-	for _, kv := range src.Env {
-		if name, v, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "OTEL_") && v != "" {
-			c.Ignored = append(c.Ignored, name)
-		}
+	var err error
+	if c.TracingProtocol, _, err = tracingOf(src.Env); err != nil {
+		return nil, err
 	}
-	slices.Sort(c.Ignored)
 	for i := range table {
 		s := &table[i]
 		value := merged.String(s.Env)

@@ -24,7 +24,7 @@ func (a *App) openRLS(ctx context.Context, engine *decision.Engine, cert *certif
 		return err
 	}
 	a.rls, err = envoyrls.New(envoyrls.Config{
-		Engine: engine, Directory: a.directory, Domain: a.cfg.RLSDomain, Local: local(l.socket.Addr()), Metrics: a.metrics, Log: a.log,
+		Engine: engine, Directory: a.directory, Domain: a.cfg.RLSDomain, Local: local(l.socket.Addr()), Metrics: a.metrics, Tracing: a.tracing, Log: a.log,
 	})
 	if err != nil {
 		return fmt.Errorf("build the Envoy front door: %w", err)

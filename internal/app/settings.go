@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/pegel-dev/pegel/internal/envoyrls"
@@ -34,7 +35,7 @@ const (
 
 // Settings is the whole table, in the order --help shows it. It is a copy.
 func Settings() []Setting {
-	return append(listenerSettings(), append(storeSettings(), append(serviceSettings(), append(journalSettings(), alertSettings()...)...)...)...)
+	return slices.Concat(listenerSettings(), storeSettings(), serviceSettings(), journalSettings(), usageSettings(), alertSettings())
 }
 
 func listenerSettings() []Setting {

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
 
+	"github.com/pegel-dev/pegel/internal/postgres"
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/ratelimit/pgstore"
 	"github.com/pegel-dev/pegel/internal/ratelimit/redisstore"
@@ -47,12 +49,15 @@ type stores struct {
 
 // openStores makes them; nothing connects before it is used. Flown is told of every call that decisions were merged into.
 func openStores(
-	ctx context.Context, cfg *Config, now func() time.Time, log *slog.Logger, flown func(charges int, hits int64), metrics *storeMetrics,
+	ctx context.Context, cfg *Config, now func() time.Time, log *slog.Logger, flown func(charges int, hits int64), metrics *storeMetrics, tracer trace.TracerProvider,
 ) (*stores, error) {
 	s := &stores{log: log, metrics: metrics}
 	pool, err := pgstore.PoolConfig(string(cfg.DatabaseURL), cfg.DatabasePoolSize, cfg.DatabaseDecisionTimeout)
 	if err != nil {
 		return nil, fmt.Errorf("open the decision pool: %w", err)
+	}
+	if tracer != nil {
+		pool.ConnConfig.Tracer = postgres.NewTracer(tracer)
 	}
 	// The pool lives until it is closed, not as long as a call.
 	if s.pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), pool); err != nil {
@@ -64,7 +69,7 @@ func openStores(
 	var guards []*ratelimit.Guard
 	if cfg.RedisURL != "" {
 		s.redis, err = redisstore.New(redisstore.Config{
-			URL: string(cfg.RedisURL), Timeout: cfg.RedisTimeout, PoolSize: cfg.RedisPoolSize, Now: now,
+			URL: string(cfg.RedisURL), Timeout: cfg.RedisTimeout, PoolSize: cfg.RedisPoolSize, Now: now, Tracing: tracer,
 		}, log)
 		if err != nil {
 			s.pool.Close()

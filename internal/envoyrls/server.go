@@ -12,6 +12,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
@@ -56,6 +57,8 @@ type Config struct {
 	Local bool
 	// Metrics registers the counters of this door; nil: nobody does.
 	Metrics prometheus.Registerer
+	// Tracing makes a span of every call; nil: none.
+	Tracing trace.TracerProvider
 	Log     *slog.Logger
 }
 
@@ -85,7 +88,8 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{health: health.NewServer(), log: cfg.Log, met: newMetrics(cfg.Metrics, cfg.Log)}
 	s.stopping, s.stop = context.WithCancel(context.Background())
-	s.grpc = grpc.NewServer(
+	options := traced(cfg.Tracing)
+	s.grpc = grpc.NewServer(append(options,
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -97,7 +101,7 @@ func New(cfg Config) (*Server, error) {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPing, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
-	)
+	)...)
 	ratelimitv3.RegisterRateLimitServiceServer(s.grpc, &service{
 		engine: cfg.Engine, directory: cfg.Directory, domain: cfg.Domain, local: cfg.Local, log: cfg.Log, met: s.met,
 	})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // PoolOptions sizes a pool. The zero value is 16 connections, 4 of them kept warm.
@@ -14,6 +15,8 @@ type PoolOptions struct {
 	MaxConns int32 // default 16
 	MinIdle  int32 // kept open and idle; default 4, at most MaxConns
 	Name     string
+	// Tracing makes a span of every query; nil: none.
+	Tracing trace.TracerProvider
 }
 
 // NewPool prepares a pool and returns at once: connections are made in the background and on demand, so a server that is
@@ -42,6 +45,9 @@ func NewPool(databaseURL string, o PoolOptions) (*pgxpool.Pool, error) {
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeDescribeExec
 	if _, set := config.ConnConfig.RuntimeParams["application_name"]; !set {
 		config.ConnConfig.RuntimeParams["application_name"] = o.Name
+	}
+	if o.Tracing != nil {
+		config.ConnConfig.Tracer = NewTracer(o.Tracing)
 	}
 	// The pool lives until its owner closes it, not as long as the call that made it.
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)

@@ -39,11 +39,12 @@ func (e Exchange) Reports(ctx context.Context) (reports map[string][]byte, err e
 		if err != nil {
 			return err
 		}
-		var instance string
-		var report []byte
-		_, err = pgx.ForEachRow(rows, []any{&instance, &report}, func() error {
-			reports[instance], report = report, nil
-			return nil
+		_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
+			var instance string
+			var report []byte
+			err = row.Scan(&instance, &report)
+			reports[instance] = report
+			return none, err
 		})
 		return err
 	})
@@ -165,11 +166,10 @@ func (h *UsageHistory) Usage(ctx context.Context, q usage.HistoryQuery) (series 
 		if err != nil {
 			return err
 		}
-		var name string
-		var point usage.HistoryPoint
-		_, err = pgx.ForEachRow(rows, []any{
-			&name, &point.At, &point.Admitted, &point.Slowed, &point.Refused, &point.Exempt, &point.Units, &point.Peak,
-		}, func() error {
+		_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
+			var name string
+			var point usage.HistoryPoint
+			err = row.Scan(&name, &point.At, &point.Admitted, &point.Slowed, &point.Refused, &point.Exempt, &point.Units, &point.Peak)
 			if n := len(series.Names); n == 0 || series.Names[n-1].Name != name {
 				series.Names = append(series.Names, usage.HistoryName{Name: name})
 			}
@@ -177,7 +177,7 @@ func (h *UsageHistory) Usage(ctx context.Context, q usage.HistoryQuery) (series 
 			point.At = point.At.UTC()
 			last.Total.Add(&point.Counts)
 			last.Points = append(last.Points, point)
-			return nil
+			return none, err
 		})
 		return err
 	})

@@ -24,7 +24,7 @@ type historyBench struct {
 func newHistory(t *testing.T) *historyBench {
 	t.Helper()
 	h := &historyBench{bench: newBench(t)}
-	h.UsageHistory = postgres.NewUsageHistory(h.bench.Repository)
+	h.UsageHistory = postgres.NewUsageHistory(h.Repository)
 	h.exec(t, `UPDATE usage_marks SET rolled_to = $1 WHERE step <> 'day'`, monday())
 	return h
 }

@@ -75,7 +75,7 @@ func NewReporter(cfg ReporterConfig) *Reporter {
 	r := &Reporter{ReporterConfig: cfg, started: cfg.Now()}
 	r.live = live{own: r.current, exchanges: cfg.Exchanges, now: cfg.Now, log: cfg.Log}
 	if cfg.History != nil {
-		r.live.totals = cfg.History.Totals
+		r.totals = cfg.History.Totals
 	}
 	return r
 }

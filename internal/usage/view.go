@@ -147,9 +147,9 @@ type History interface {
 
 // The steps of a history. Minutes, hours and days are each kept for a time of their own (Retention).
 const (
-	StepMinute      = time.Minute
-	StepFiveMinutes = 5 * time.Minute
-	StepHour        = time.Hour
+	StepMinute      = time.Minute     //nolint:revive // a step's name, not its unit
+	StepFiveMinutes = 5 * time.Minute //nolint:revive // as above
+	StepHour        = time.Hour       //nolint:revive // as above
 	StepDay         = 24 * time.Hour
 )
 

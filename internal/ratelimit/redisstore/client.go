@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/redis/go-redis/extra/redisotel/v9"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
@@ -16,6 +17,15 @@ const noRetries = -1
 
 // open makes a client for the target. It contacts nobody.
 func (c *Config) open(t *target) redis.UniversalClient {
+	client := c.plain(t)
+	if c.Tracing != nil {
+		// It fails for clients that it does not know, and these are all go-redis has.
+		_ = redisotel.InstrumentTracing(client, redisotel.WithTracerProvider(c.Tracing), redisotel.WithDBStatement(false))
+	}
+	return client
+}
+
+func (c *Config) plain(t *target) redis.UniversalClient {
 	o := c.options(t)
 	switch {
 	case t.master != "":

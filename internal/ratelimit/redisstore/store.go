@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 )
@@ -33,6 +34,8 @@ type Config struct {
 	// Now is a monotonic clock (time.Now), required. It never decides anything; it only bounds what a jump of the
 	// server's clock can do (see guard).
 	Now func() time.Time
+	// Tracing makes a span of every call, without keys and arguments; nil: none.
+	Tracing trace.TracerProvider
 	// TestClock is for tests only: microseconds since the epoch that the script uses instead of the server's time. With it,
 	// Now may be nil: then any jump is believed.
 	TestClock func() int64
