@@ -80,6 +80,26 @@ func TestAway(t *testing.T) {
 	}
 }
 
+// Guarantee: a Pegel that stops in the middle of its answer costs the timeout at most.
+func TestHangingAnswer(t *testing.T) {
+	t.Parallel()
+	end := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"decision":"allow","allowed":true,`)
+		_ = http.NewResponseController(w).Flush()
+		<-end
+	}))
+	t.Cleanup(s.Close)
+	t.Cleanup(func() { close(end) })
+	for _, options := range [][]client.Option{nil, {client.WithBatching()}} {
+		c := newClient(t, s.URL, token, append(options, client.WithTimeout(100*time.Millisecond))...)
+		_, err := c.Check(t.Context(), client.Check{Tenant: "school-17"})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = c.CheckBatch(t.Context(), []client.Check{{Tenant: "school-17"}})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	}
+}
+
 // Guarantee: a caller that leaves a shared request is answered at once, and the others are not harmed.
 func TestBatchingCallerLeaves(t *testing.T) {
 	t.Parallel()

@@ -78,7 +78,7 @@ func (b *batcher) fly() {
 			return
 		}
 		if len(batch) == 1 {
-			d, err := b.client.decide(b.life, http.MethodPost, "/v1/check", batch[0].check)
+			d, err := b.client.decide(b.life, b.client.timeout, http.MethodPost, "/v1/check", batch[0].check)
 			batch[0].done <- Result{d, err}
 			continue
 		}

@@ -22,6 +22,8 @@ const (
 	maxBody = 1<<20 - 1024
 	// defaultTimeout bounds a call whose context has no earlier deadline.
 	defaultTimeout = 2 * time.Second
+	// longestDelay is what a plan may have a request wait.
+	longestDelay = time.Minute
 	// maxAnswer is more than 1,000 refusals with their limits take.
 	maxAnswer = 32 << 20
 	// idleConnections are kept to Pegel: what a busy service has in flight.
@@ -45,7 +47,7 @@ type Option func(*Client)
 func WithHTTPClient(c *http.Client) Option { return func(k *Client) { k.http = c } }
 
 // WithTimeout bounds every call whose context has no earlier deadline. The default is 2 s; 0 or less leaves it. A check with
-// Wait may take longer by the delay: allow for it.
+// Wait may take a minute longer, the longest delay that a plan can have: its context says when that is too long.
 func WithTimeout(d time.Duration) Option {
 	return func(k *Client) {
 		if d > 0 {
@@ -119,7 +121,11 @@ func (c *Client) Check(ctx context.Context, check Check) (*Decision, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.decide(ctx, http.MethodPost, "/v1/check", raw)
+	timeout := c.timeout
+	if check.Wait {
+		timeout += longestDelay
+	}
+	return c.decide(ctx, timeout, http.MethodPost, "/v1/check", raw)
 }
 
 // CheckBatch decides on many hits in the order given and charges each that is let through. Results are in the order of the
@@ -171,7 +177,7 @@ type Result struct {
 // batch sends one request.
 func (c *Client) batch(ctx context.Context, checks []json.RawMessage) ([]Result, error) {
 	body := append([]byte(`{"checks":[`), bytes.Join(asBytes(checks), []byte{','})...)
-	a, err := c.send(ctx, http.MethodPost, "/v1/check/batch", append(body, `]}`...))
+	a, err := c.send(ctx, c.timeout, http.MethodPost, "/v1/check/batch", append(body, `]}`...))
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +210,7 @@ func (c *Client) Status(ctx context.Context, q Query) (*Decision, error) {
 	if len(values) > 0 {
 		path += "?" + values.Encode()
 	}
-	return c.decide(ctx, http.MethodGet, path, nil)
+	return c.decide(ctx, c.timeout, http.MethodGet, path, nil)
 }
 
 // Refund gives the units of a check back, the oldest first and never below zero used, to every limit that the check was
@@ -216,12 +222,12 @@ func (c *Client) Refund(ctx context.Context, check Check) (*Decision, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.decide(ctx, http.MethodPost, "/v1/refund", raw)
+	return c.decide(ctx, c.timeout, http.MethodPost, "/v1/refund", raw)
 }
 
 // decide sends a request whose answer is one decision.
-func (c *Client) decide(ctx context.Context, method, path string, body []byte) (*Decision, error) {
-	a, err := c.send(ctx, method, path, body)
+func (c *Client) decide(ctx context.Context, timeout time.Duration, method, path string, body []byte) (*Decision, error) {
+	a, err := c.send(ctx, timeout, method, path, body)
 	if err != nil {
 		return nil, err
 	}
@@ -252,8 +258,8 @@ func (a *answer) problem() error {
 }
 
 // send sends one request and reads its answer to the end, so that the connection is used again.
-func (c *Client) send(ctx context.Context, method, path string, body []byte) (*answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+func (c *Client) send(ctx context.Context, timeout time.Duration, method, path string, body []byte) (*answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var sent io.Reader
 	if body != nil {

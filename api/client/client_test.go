@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"context"
 	"net/http"
 	"os/exec"
 	"strconv"
@@ -110,6 +111,25 @@ func sameHeaders(t *testing.T, wire http.Header, d *client.Decision) {
 		require.NoError(t, err)
 		require.InDelta(t, service, own, 5)
 	}
+}
+
+// Guarantee: a check that waits for its delay is answered, however short the time for an answer is, and its context still ends it.
+func TestCheckWaits(t *testing.T) {
+	t.Parallel()
+	s := shared(t)
+	s.tenant("slowed", perMinute(1000, map[string]any{"slowdown": map[string]any{"from": 0.0, "max_delay": "2s"}}))
+	_, err := s.client().Check(t.Context(), client.Check{Tenant: "slowed", Cost: 499})
+	require.NoError(t, err)
+	c := s.client(client.WithTimeout(200 * time.Millisecond))
+	begun := time.Now()
+	d, err := c.Check(t.Context(), client.Check{Tenant: "slowed", Wait: true})
+	require.NoError(t, err)
+	require.Equal(t, time.Second, d.Delay)
+	require.GreaterOrEqual(t, time.Since(begun), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = c.Check(ctx, client.Check{Tenant: "slowed", Wait: true})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
 // Guarantee: results come in the order of the checks, whatever becomes of each; any number of checks may be sent.
