@@ -140,7 +140,7 @@ func NewOutlets(mailer *Mailer, to []string, poster *Poster, dashboard string) (
 // Post writes the mail that tells of messages: of one, or a digest.
 func (o *Outlets) Post(messages []Message) (*Post, error) {
 	m := &messages[0]
-	p := &Post{To: o.To, MessageID: m.MessageID, Date: m.Notice.Made}
+	p := &Post{To: o.To, MessageID: m.MessageID, Date: m.Notice.Made, Attempt: m.Attempts}
 	var err error
 	switch {
 	case m.Channel == Contact:

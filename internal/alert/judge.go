@@ -32,6 +32,7 @@ type judgement struct {
 	sight    *Sight
 	book     *Book
 	ruling   Ruling
+	fresh    int // subjects that are followed from now on
 	refused  int // subjects that there was no room for
 }
 
@@ -88,7 +89,7 @@ func (j *judgement) unseen(k Key) *finding {
 // follow shows a subject's state what was found, and rules on what happens.
 func (j *judgement) follow(f *finding) {
 	s, known := j.book.States[f.key]
-	if !known && len(j.book.States)+len(j.ruling.States) >= MaxStates {
+	if !known && len(j.book.States)+j.fresh >= MaxStates {
 		j.refused++
 		return
 	}
@@ -112,6 +113,9 @@ func (j *judgement) follow(f *finding) {
 		j.ruling.Forget = append(j.ruling.Forget, f.key)
 	case s != before && !f.rule.Idle(&s, j.book.Now):
 		j.ruling.States[f.key] = s
+		if !known {
+			j.fresh++
+		}
 	}
 }
 

@@ -244,6 +244,22 @@ func TestManyTenantsAtOnceAreBounded(t *testing.T) {
 	require.Equal(t, many-alert.MaxStates, c.refused)
 }
 
+// Those that are followed already take no second place: there is room for MaxStates, and not for half as many.
+func TestThereIsRoomForAllThatAreSaidToFit(t *testing.T) {
+	t.Parallel()
+	c := newCourt(t, alert.MaxStates, perMinute("m"))
+	high := func(n int) (s alert.Sight) {
+		for id := range int64(n) {
+			s.Levels = append(s.Levels, c.level(id+1, "m", 0.9))
+		}
+		return s
+	}
+	c.after(alert.LookEvery, high(6000))
+	c.after(alert.LookEvery, high(alert.MaxStates))
+	require.Zero(t, c.refused)
+	require.Equal(t, alert.MaxStates, len(c.book.States), "followed") //nolint:testifylint // Len would print them all
+}
+
 func TestTenantsAreToldOnlyAboutThemselvesAndOnlyWhenWanted(t *testing.T) {
 	t.Parallel()
 	for _, wanted := range []bool{true, false} {

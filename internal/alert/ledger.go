@@ -186,8 +186,8 @@ type Fate struct {
 	Known bool
 	// Error is text for people, on one line and without secrets.
 	Error string
-	// refused: the server knows no such recipient, for good.
-	refused bool
+	// refused: the server knows no such recipient, for good; postponed: it takes nothing for one now.
+	refused, postponed bool
 }
 
 // Ledger keeps states, incidents and messages for all replicas. Errors are tenants.ErrUnavailable when it cannot be reached.

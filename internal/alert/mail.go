@@ -19,6 +19,9 @@ const (
 	sendWithin = 30 * time.Second
 	// stepWithin bounds each of its parts: greeting and sign-in, then the message.
 	stepWithin = 15 * time.Second
+	// patientFor is how many attempts wait for a recipient that the server does not take now: some five minutes, the time
+	// that greylisting takes. After them the others get the mail without it.
+	patientFor = 5
 )
 
 // MailServer is where mails are handed in.
@@ -99,6 +102,8 @@ type Post struct {
 	// MessageID is the same at every attempt. Date is when the message was written.
 	MessageID string
 	Date      time.Time
+	// Attempt counts from 1.
+	Attempt int
 }
 
 // Send hands a mail in and says what became of it. It ends within sendWithin, or when ctx does.
@@ -106,13 +111,13 @@ func (m *Mailer) Send(ctx context.Context, p *Post) Fate {
 	ctx, cancel := context.WithTimeout(ctx, sendWithin)
 	defer cancel()
 	f := m.attempt(ctx, p, p.To)
-	if f.refused && len(p.To) > 1 {
+	if (f.refused || f.postponed && p.Attempt > patientFor) && len(p.To) > 1 {
 		return m.eachAlone(ctx, p)
 	}
 	return f
 }
 
-// eachAlone is for a server that refuses one of several recipients for good: that must not keep the mail from the others.
+// eachAlone is for a server that refuses one of several recipients: that must not keep the mail from the others.
 func (m *Mailer) eachAlone(ctx context.Context, p *Post) Fate {
 	total := Fate{Known: true}
 	for _, to := range p.To {
@@ -158,7 +163,8 @@ func failed(err error) Fate {
 	var sent *mail.SendError
 	if errors.As(err, &sent) {
 		f.Known = sent.Reason != mail.ErrSMTPDataClose && sent.Reason != mail.ErrAmbiguous || sent.ErrorCode() >= 400
-		f.refused = sent.Reason == mail.ErrSMTPRcptTo && sent.ErrorCode() >= 500
+		recipient := sent.Reason == mail.ErrSMTPRcptTo
+		f.refused, f.postponed = recipient && sent.ErrorCode() >= 500, recipient && sent.ErrorCode() < 500
 	}
 	return f
 }

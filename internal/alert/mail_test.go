@@ -135,6 +135,30 @@ func TestOneBadRecipientStopsNobodyElse(t *testing.T) {
 	require.Equal(t, []string{"oncall@example.org"}, server.Mails()[0].To)
 }
 
+// One whose mailbox is full, say, keeps the mail from the others for the first attempts only: greylisting is over by then.
+func TestOneBusyRecipientStopsNobodyForLong(t *testing.T) {
+	t.Parallel()
+	server := testenv.NewMailServer(t, testenv.MailOptions{})
+	server.Postpone("ops@example.org")
+	p := post()
+	for p.Attempt = 1; p.Attempt < 6; p.Attempt++ {
+		fate := mailer(t, "smtp://"+server.Addr, server).Send(t.Context(), p)
+		require.False(t, fate.Done, "attempt %d", p.Attempt)
+		require.True(t, fate.Known)
+		require.Contains(t, fate.Error, "452")
+	}
+	fate := mailer(t, "smtp://"+server.Addr, server).Send(t.Context(), p)
+	require.True(t, fate.Sent)
+	require.Contains(t, fate.Error, "452", "who did not get it is said")
+	require.Len(t, server.Mails(), 1)
+	require.Equal(t, []string{"oncall@example.org"}, server.Mails()[0].To)
+
+	server.Postpone("ops@example.org", "oncall@example.org")
+	fate = mailer(t, "smtp://"+server.Addr, server).Send(t.Context(), p)
+	require.False(t, fate.Done, "nobody got it: it is tried again")
+	require.True(t, fate.Known)
+}
+
 // A server that takes the connection and is silent ends with ctx, and nothing was sent then.
 func TestSilentMailServerIsLeft(t *testing.T) {
 	t.Parallel()

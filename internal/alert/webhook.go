@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"time"
@@ -165,12 +166,12 @@ func (p *Poster) Send(ctx context.Context, m *Message, sentAt time.Time) Fate {
 	req.Header.Set(standardwebhooks.HeaderWebhookID, id)
 	req.Header.Set(standardwebhooks.HeaderWebhookTimestamp, fmt.Sprint(sentAt.Unix()))
 	req.Header.Set(standardwebhooks.HeaderWebhookSignature, signature)
-	res, err := p.client.Do(req)
+	// Before there is a connection, TLS and a proxy's word included, nobody got anything. What fails later may have arrived.
+	connected := false
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}
+	res, err := p.client.Do(req.WithContext(httptrace.WithClientTrace(ctx, trace)))
 	if err != nil {
-		// Refused or not found: nobody got it. Anything else may have happened after it arrived.
-		var op *net.OpError
-		known := errors.As(err, &op) && op.Op == "dial"
-		return Fate{Known: known, Error: plainError(err)}
+		return Fate{Known: !connected, Error: plainError(err)}
 	}
 	defer func() { _ = res.Body.Close() }()
 	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))

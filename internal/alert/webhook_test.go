@@ -3,6 +3,7 @@ package alert_test
 import (
 	"context"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -110,6 +111,19 @@ func TestWebhooksThatFailSayWhetherTheyMayHaveArrived(t *testing.T) {
 	require.True(t, fate.Known)
 	require.Contains(t, fate.Error, "refused")
 	require.NotContains(t, fate.Error, "canary", "the address may be the secret")
+
+	// A receiver whose certificate has run out got nothing, however often: it must not be given up after two attempts.
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer secure.Close()
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	plain := httptest.NewServer(secure.Config.Handler)
+	defer plain.Close()
+	for _, url := range []string{secure.URL, strings.Replace(plain.URL, "http:", "https:", 1)} {
+		fate = postURL(t.Context(), t, url+"/canary")
+		require.True(t, fate.Known, fate.Error)
+		require.False(t, fate.Done)
+		require.NotContains(t, fate.Error, "canary")
+	}
 
 	addr, _ := testenv.SilentServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

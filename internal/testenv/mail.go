@@ -42,6 +42,7 @@ type MailServer struct {
 	mu      sync.Mutex
 	mails   []Mail
 	refused []string // recipients it does not know
+	busy    []string // recipients whose mailbox is full now
 	failing error
 	hangUp  bool
 }
@@ -108,6 +109,13 @@ func (m *MailServer) Refuse(recipients ...string) {
 	m.refused = recipients
 }
 
+// Postpone makes it take nothing for these recipients now.
+func (m *MailServer) Postpone(recipients ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.busy = recipients
+}
+
 // Fail makes it answer every mail with an error, after its last byte; nil: it takes mails again.
 func (m *MailServer) Fail(err error) {
 	m.mu.Lock()
@@ -156,6 +164,9 @@ func (s *mailSession) Rcpt(to string, _ *smtp.RcptOptions) error {
 	defer s.server.mu.Unlock()
 	if slices.Contains(s.server.refused, to) {
 		return &smtp.SMTPError{Code: 550, EnhancedCode: smtp.EnhancedCode{5, 1, 1}, Message: "no such user"}
+	}
+	if slices.Contains(s.server.busy, to) {
+		return &smtp.SMTPError{Code: 452, EnhancedCode: smtp.EnhancedCode{4, 2, 2}, Message: "mailbox full"}
 	}
 	s.mail.To = append(s.mail.To, to)
 	return nil
