@@ -7,9 +7,13 @@ const refusals = ['rate_limit_exceeded', 'cost_exceeds_limit', 'tenant_suspended
 // identify(req) says who pays: {tenant, user, …} of POST /v1/check, from what you authenticated; nothing: not limited.
 export function pegel({ url, token, identify, timeout = 250, onError = console.warn }) {
   return async (req, res, next) => {
-    const who = identify(req);
+    let who, answer, verdict;
+    try {
+      who = identify(req);
+    } catch (err) {
+      return next(err); // an async function that throws would end the process
+    }
     if (!who) return next();
-    let answer, verdict;
     try {
       answer = await fetch(`${url}/v1/check`, {
         method: 'POST',

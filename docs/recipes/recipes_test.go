@@ -33,8 +33,11 @@ const (
 	nodeServer = `
 import http from 'node:http';
 import { pegel } from '%[1]s/pegel.mjs';
-const limit = pegel({ url: '%[2]s', token: '%[3]s', timeout: %[5]d, identify: (req) => req.url === '/healthz' ? null : { tenant: req.headers['tenant'] } });
-http.createServer((req, res) => limit(req, res, () => res.end('hello'))).listen(%[4]s, '127.0.0.1');`
+const limit = pegel({ url: '%[2]s', token: '%[3]s', timeout: %[5]d, identify: (req) => {
+  if (req.url === '/broken') throw new Error('no session');
+  return req.url === '/healthz' ? null : { tenant: req.headers['tenant'] };
+} });
+http.createServer((req, res) => limit(req, res, (err) => { res.statusCode = err ? 500 : 200; res.end('hello'); })).listen(%[4]s, '127.0.0.1');`
 
 	pythonServer = `
 import sys
@@ -43,7 +46,7 @@ import uvicorn
 from fastapi import FastAPI
 from pegel import Pegel
 app = FastAPI()
-app.middleware('http')(Pegel('%[2]s', '%[3]s', timeout=%[5]d / 1000, identify=lambda r: None if r.url.path == '/healthz' else {'tenant': r.headers['tenant']}))
+app.middleware('http')(Pegel('%[2]s', '%[3]s', timeout=%[5]d / 1000, identify=lambda r: None if r.url.path == '/healthz' else {'tenant': r.headers['missing' if r.url.path == '/broken' else 'tenant']}))
 @app.get('/{path:path}')
 async def hello(path: str):
     return 'hello'
@@ -92,6 +95,12 @@ func TestRecipes(t *testing.T) {
 			require.Equal(t, "rate_limit_exceeded", problem["error"])
 			status, _, body = get(t, url+"/", "nobody")
 			require.Equal(t, http.StatusNotFound, status, body)
+			if language != "php" { // which asks nobody who it is
+				for range 2 {
+					status, _, _ = get(t, url+"/broken", language)
+					require.Equal(t, http.StatusInternalServerError, status, "who is asking cannot be told: that request fails, and no other")
+				}
+			}
 
 			for name, away := range map[string][2]string{
 				"hung": {"http://" + silent.Addr().String(), token}, "gone": {"http://127.0.0.1:1", token}, "wrong token": {pegelURL, "pgs_wrong"},
