@@ -65,15 +65,17 @@ func TestLine(t *testing.T) {
 func TestParseRefusals(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"":                       "is empty",
-		"# nothing":              "is empty",
-		"- a":                    "line 1: must be a mapping",
-		"plans: []\nplans: []":   `line 2: mapping key "plans" already defined at line 1`,
-		"plans: [":               "line 1: did not find expected node content",
-		"plans:\n  - {1: 2}":     "line 2: a key must be text",
-		"plans: []\n---\nx: 1\n": "more than one document",
-		"mode: .nan":             "holds a value that JSON cannot",
-		"plans: " + strings.Repeat("x", configfile.MaxSize): "has more than 8 MiB",
+		"":                        "is empty",
+		"# nothing":               "is empty",
+		"- a":                     "line 1: must be a mapping",
+		"plans: []\nplans: []":    `line 2: mapping key "plans" already defined at line 1`,
+		"plans: [":                "line 1: did not find expected node content",
+		"plans:\n  - {1: 2}":      "line 2: a key must be text",
+		"plans: []\n---\nx: 1\n":  "more than one document",
+		"mode: .nan":              "holds a value that JSON cannot",
+		"plans:\n  - limit: 0100": "line 2: a number must not begin with 0",
+		"plans: " + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000): "nested too deep",
+		"plans: " + strings.Repeat("x", configfile.MaxSize):                   "has more than 8 MiB",
 	} {
 		_, err := configfile.Parse([]byte(text))
 		require.ErrorContains(t, err, want)

@@ -47,12 +47,15 @@ func Parse(raw []byte) (*File, error) {
 	if err := root.Decode(&value); err != nil { // follows aliases, within yaml's bounds, and finds keys that come twice
 		return nil, readable(err)
 	}
-	if err := stringKeys(root); err != nil {
+	if err := plainWords(root); err != nil {
 		return nil, err
 	}
 	body, err := json.Marshal(plain(value))
 	if err != nil {
 		return nil, fmt.Errorf("holds a value that JSON cannot: %w", err)
+	}
+	if !json.Valid(body) { // json.Marshal goes deeper than anything reads
+		return nil, errors.New("is nested too deeply")
 	}
 	if len(body) > MaxSize {
 		return nil, fmt.Errorf("has more than %d MiB once its aliases are written out", MaxSize>>20)
@@ -66,8 +69,15 @@ func readable(err error) error {
 	return errors.New(strings.Replace(text, "unmarshal errors:\n  ", "", 1))
 }
 
-// stringKeys refuses keys such as 1 or true, which no object of the contract has.
-func stringKeys(n *yaml.Node) error {
+// plainWords refuses keys such as 1 or true, which no object of the contract has, and numbers that YAML reads otherwise than people do:
+// 0100 is 64.
+func plainWords(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode && n.Style == 0 && n.ShortTag() == "!!int" {
+		digits := strings.TrimLeft(n.Value, "+-")
+		if len(digits) > 1 && digits[0] == '0' && (digits[1] == '_' || '0' <= digits[1] && digits[1] <= '9') {
+			return fmt.Errorf("line %d: a number must not begin with 0: YAML takes it for an octal one", n.Line)
+		}
+	}
 	for i, child := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 0 {
 			if child.Kind != yaml.ScalarNode || child.Tag != "!!str" && child.Tag != "!!merge" {
@@ -75,7 +85,7 @@ func stringKeys(n *yaml.Node) error {
 			}
 			continue
 		}
-		if err := stringKeys(child); err != nil {
+		if err := plainWords(child); err != nil {
 			return err
 		}
 	}
