@@ -111,7 +111,7 @@ func (r *Repository) DeletePlan(ctx context.Context, a audit.Actor, name string,
 			return err
 		}
 		if used > 0 {
-			return &tenants.ConflictError{Detail: fmt.Sprintf("the plan is used by %d tenant(s)", used)}
+			return &tenants.ConflictError{Detail: fmt.Sprintf("the plan is used by %d tenant(s): give them another one first", used)}
 		}
 		if _, err := c.Exec(ctx, `DELETE FROM plans WHERE id = $1`, before.ID); err != nil {
 			return err
@@ -142,10 +142,11 @@ func (c *change) insertPlan(ctx context.Context, p tenants.Plan) (stored tenants
 	return stored, c.record(ctx, "plan.create", "plan", p.Name, nil, planFields(&stored))
 }
 
-// insertPlanRow and updatePlanRow write a plan without its limits.
+// insertPlanRow and updatePlanRow write a plan without its limits. A new object starts at the configuration's version, which no object
+// before it has reached: an ETag of a deleted plan never fits another one of its name. The same holds for tenants.
 func (c *change) insertPlanRow(ctx context.Context, p *tenants.Plan) (id int64, err error) {
 	err = c.QueryRow(ctx, `
-		INSERT INTO plans (name, title, alert_at, alert_for_ms, request_log, changed_in) VALUES ($1, $2, $3, $4, $5, $6) RETURNING id`,
+		INSERT INTO plans (name, title, alert_at, alert_for_ms, request_log, version, changed_in) VALUES ($1, $2, $3, $4, $5, $6, $6) RETURNING id`,
 		p.Name, p.Title, p.Alert.At, p.Alert.For.Milliseconds(), string(p.RequestLog), c.version).Scan(&id)
 	return id, err
 }

@@ -105,5 +105,5 @@ func (b *bench) snapshot(tb testing.TB) *tenants.Snapshot {
 	tb.Helper()
 	c, err := b.Load(tb.Context(), 0)
 	require.NoError(tb, err)
-	return tenants.NewSnapshot(c, time.Unix(1, 0))
+	return tenants.NewSnapshot(c, time.Now())
 }

@@ -54,8 +54,8 @@ func (r *Repository) Tenant(ctx context.Context, slug string) (t tenants.Tenant,
 
 // insertTenant inserts nothing when there is no such plan.
 const insertTenant = `
-	INSERT INTO tenants (slug, name, plan_id, status, contact_email, metadata, changed_in)
-	SELECT $1, $2, id, $4, $5, $6, $7 FROM plans WHERE name = $3`
+	INSERT INTO tenants (slug, name, plan_id, status, contact_email, metadata, version, changed_in)
+	SELECT $1, $2, id, $4, $5, $6, $7, $7 FROM plans WHERE name = $3`
 
 // CreateTenant stores a new tenant; a plan that does not exist is an ErrUnknownPlan.
 func (r *Repository) CreateTenant(ctx context.Context, a audit.Actor, t tenants.Tenant) (stored tenants.Tenant, err error) {
