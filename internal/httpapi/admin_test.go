@@ -75,7 +75,7 @@ func TestPlansLiveThroughTheAPI(t *testing.T) {
 	w.tenant("school-17", "light3")
 	w.administer(http.MethodDelete, "/admin/plans/light3", "").problem(problem.PreconditionRequired)
 	w.administer(http.MethodDelete, "/admin/plans/light3", "", "If-Match", r.header.Get("ETag")).problem(problem.Conflict)
-	w.administer(http.MethodDelete, "/admin/plans/light4", "", "If-Match", `"7"`).problem(problem.PreconditionFailed)
+	w.administer(http.MethodDelete, "/admin/plans/light4", "", "If-Match", `"7777"`).problem(problem.PreconditionFailed)
 	gone := w.administer(http.MethodDelete, "/admin/plans/light4", "", "If-Match", "*").ok(http.StatusNoContent)
 	require.Empty(t, gone.body)
 	w.administer(http.MethodDelete, "/admin/plans/light4", "", "If-Match", "*").problem(problem.NotFound)

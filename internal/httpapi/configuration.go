@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -65,7 +64,7 @@ func readConfiguration(c *gin.Context) (tenants.Configuration, error) {
 		out.Networks = make([]tenants.Network, len(*in.Networks))
 		for i, n := range *in.Networks {
 			out.Networks[i] = tenants.Network{
-				CIDR: readNetwork(n.Cidr), Action: tenants.NetworkAction(n.Action), Reason: orZero(n.Reason), ExpiresAt: storedTime(n.ExpiresAt),
+				CIDR: readNetwork(n.Cidr), Action: tenants.NetworkAction(n.Action), Reason: orZero(n.Reason), ExpiresAt: readEnd(n.ExpiresAt),
 			}
 		}
 	}
@@ -82,13 +81,10 @@ func readConfiguredTenant(in *gen.ConfiguredTenant) tenants.ConfiguredTenant {
 		ContactEmail: orZero(in.ContactEmail), Metadata: orZero(in.Metadata),
 	}}
 	for _, o := range orZero(in.Overrides) {
-		t.Overrides = append(t.Overrides, tenants.Override{LimitName: o.LimitName, Quota: o.Limit, Reason: o.Reason, ExpiresAt: storedTime(o.ExpiresAt)})
+		t.Overrides = append(t.Overrides, tenants.Override{LimitName: o.LimitName, Quota: o.Limit, Reason: o.Reason, ExpiresAt: readEnd(o.ExpiresAt)})
 	}
 	return t
 }
-
-// storedTime is a moment as the database keeps it, so that comparing with what is stored finds it the same.
-func storedTime(t *time.Time) time.Time { return orZero(t).Truncate(time.Microsecond) }
 
 // showConfiguration leaves out what a file does not hold: ids, versions and times of change.
 func showConfiguration(in *tenants.Configuration) gen.Configuration {

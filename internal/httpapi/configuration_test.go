@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -65,7 +66,15 @@ func TestConfigurationFaults(t *testing.T) {
 	p := w.administer(http.MethodPost, "/admin/configuration?dry_run=yes", "{}").problem(problem.Validation)
 	require.Equal(t, "/query/dry_run", p.Errors[0].Pointer)
 	require.Equal(t, "must be true or false", p.Errors[0].Message)
+	p = w.administer(http.MethodPost, "/admin/configuration?dryrun=true", `{"mode":"shadow"}`).problem(problem.Validation)
+	require.Equal(t, "/query/dryrun", p.Errors[0].Pointer, "a change with a misspelt option is not made without it")
+	require.Equal(t, "enforce", w.administer(http.MethodGet, "/admin/mode", "").ok(http.StatusOK).json()["mode"])
 	w.administer(http.MethodPost, "/admin/configuration?prune=true", `{"plans":[]}`).ok(http.StatusOK)
+
+	// The zero moment is long ago. It is not "never".
+	r := w.administer(http.MethodPost, "/admin/configuration", `{"networks":[{"cidr":"203.0.113.0/24","action":"deny","expires_at":"0001-01-01T00:00:00.0000001Z"}]}`).ok(http.StatusOK)
+	require.Empty(t, r.json()["changes"])
+	require.Contains(t, fmt.Sprint(r.json()["warnings"]), "ended at 0001-01-01T00:00:00Z: it is not created")
 }
 
 // Guarantee: this body, and no other, may have 8 MiB.

@@ -29,7 +29,7 @@ func (a *admin) ListKeys(c *gin.Context, slug gen.TenantSlug, params gen.ListKey
 func (a *admin) CreateKey(c *gin.Context, slug gen.TenantSlug, params gen.CreateKeyParams) {
 	var in gen.KeyCreate
 	err := decodeBody(c, &in)
-	key := tenants.APIKey{Name: in.Name, ExpiresAt: orZero(in.ExpiresAt)}
+	key := tenants.APIKey{Name: in.Name, ExpiresAt: readEnd(in.ExpiresAt)}
 	if err == nil {
 		err = invalidConfig(tenants.ValidateAPIKey(&key, a.now()))
 	}
@@ -88,7 +88,7 @@ func (a *admin) CreateServiceToken(c *gin.Context, params gen.CreateServiceToken
 	var in gen.ServiceTokenCreate
 	err := decodeBody(c, &in)
 	token := tenants.ServiceToken{
-		Name: in.Name, ExpiresAt: orZero(in.ExpiresAt),
+		Name: in.Name, ExpiresAt: readEnd(in.ExpiresAt),
 		Exempt: convert[ratelimit.Scope](orZero(in.Exempt)), May: convert[tenants.Permission](orZero(in.May)),
 	}
 	if err == nil {
@@ -147,7 +147,7 @@ func (a *admin) ListAdminTokens(c *gin.Context, params gen.ListAdminTokensParams
 func (a *admin) CreateAdminToken(c *gin.Context, params gen.CreateAdminTokenParams) {
 	var in gen.AdminTokenCreate
 	err := decodeBody(c, &in)
-	token := tenants.AdminToken{Name: in.Name, Role: tenants.Role(in.Role), ExpiresAt: orZero(in.ExpiresAt)}
+	token := tenants.AdminToken{Name: in.Name, Role: tenants.Role(in.Role), ExpiresAt: readEnd(in.ExpiresAt)}
 	if err == nil {
 		err = invalidConfig(tenants.ValidateAdminToken(&token, a.now()))
 	}
@@ -188,7 +188,7 @@ func (a *admin) readRotate(c *gin.Context) (expires, oldEnds time.Time, err erro
 			return expires, oldEnds, err
 		}
 	}
-	expires = orZero(in.ExpiresAt)
+	expires = readEnd(in.ExpiresAt)
 	switch {
 	case overlap < 0 || overlap > maxOverlap:
 		return expires, oldEnds, invalid("/overlap", "must be from 0s to 720h")

@@ -52,6 +52,41 @@ func TestAPreconditionWithoutQuotesIsToldWhatIsMissing(t *testing.T) {
 	require.Contains(t, p.Detail, "If-Match")
 }
 
+// Guarantee: a client that sends its language's zero time gets no credential that never ends.
+func TestTheZeroMomentIsNotForEver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tenant("school-17", "light")
+	for path, body := range map[string]string{
+		"/admin/tenants/school-17/keys": `{"name":"k","expires_at":"0001-01-01T00:00:00Z"}`,
+		"/admin/service-tokens":         `{"name":"k","may":["check"],"expires_at":"0001-01-01T00:00:00Z"}`,
+		"/admin/admin-tokens":           `{"name":"k","role":"viewer","expires_at":"0001-01-01T05:00:00+05:00"}`,
+	} {
+		p := w.administer(http.MethodPost, path, body).problem(problem.Validation)
+		require.Equal(t, "/expires_at", p.Errors[0].Pointer)
+	}
+	id, _ := w.administer(http.MethodPost, "/admin/service-tokens", `{"name":"k","may":["check"]}`).ok(http.StatusCreated).json()["id"].(string)
+	p := w.administer(http.MethodPost, "/admin/service-tokens/"+id+"/rotate", `{"expires_at":"0001-01-01T00:00:00Z"}`).problem(problem.Validation)
+	require.Equal(t, "/expires_at", p.Errors[0].Pointer)
+}
+
+// Guarantee: who read a plan or a tenant that was deleted since cannot overwrite another one of its name.
+func TestAVersionNeverComesBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for path, body := range map[string]string{"/admin/plans": `{"name":"again","limits":[]}`, "/admin/tenants": `{"slug":"again","name":"A","plan":"light"}`} {
+		made := func() string {
+			return w.administer(http.MethodPost, path, body).ok(http.StatusCreated).header.Get("ETag")
+		}
+		first := made()
+		w.administer(http.MethodDelete, path+"/again", "", "If-Match", first).ok(http.StatusNoContent)
+		second := made()
+		require.NotEqual(t, first, second)
+		w.administer(http.MethodDelete, path+"/again", "", "If-Match", first).problem(problem.PreconditionFailed)
+		w.administer(http.MethodDelete, path+"/again", "", "If-Match", second).ok(http.StatusNoContent)
+	}
+}
+
 func TestTheRootLeadsToThePageForPeople(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -83,7 +83,8 @@ func TestOverridesAreRefusedWithTheReasonWhy(t *testing.T) {
 	for body, pointer := range map[string]string{
 		`{"limit":5}`: "/reason", `{"limit":5,"reason":""}`: "/reason", `{"reason":"r"}`: "/limit", `{"limit":-1,"reason":"r"}`: "/limit",
 		`{"limit":1e3,"reason":"r"}`: "/limit", `{"limit":1000000000001,"reason":"r"}`: "/limit", `{"limit":5,"reason":"r","expires_at":"2020-01-01T00:00:00Z"}`: "/expires_at",
-		`{"limit":5,"reason":"r","quota":5}`: "/quota", `{"limit":null,"reason":"r"}`: "/limit",
+		`{"limit":5,"reason":"r","expires_at":"0001-01-01T00:00:00Z"}`: "/expires_at", `{"limit":5,"reason":" \t\u00a0"}`: "/reason",
+		`{"limit":99999999999999999999,"reason":"r"}`: "/limit", `{"limit":5,"reason":"r","quota":5}`: "/quota", `{"limit":null,"reason":"r"}`: "/limit",
 	} {
 		p := w.administer(http.MethodPut, path, body).problem(problem.Validation)
 		require.Equal(t, pointer, p.Errors[0].Pointer, body)
@@ -137,7 +138,7 @@ func TestNetworksAreRefusedWithTheReasonWhy(t *testing.T) {
 		p := w.administer(http.MethodPost, "/admin/networks", fmt.Sprintf(`{"cidr":%q,"action":"deny"}`, cidr)).problem(problem.Validation)
 		require.Equal(t, "/cidr", p.Errors[0].Pointer, cidr)
 	}
-	for _, body := range []string{`{"cidr":"10.0.0.0/8"}`, `{"action":"deny"}`, `{"cidr":"10.0.0.0/8","action":"block"}`, `{"cidr":"10.0.0.0/8","action":"deny","expires_at":"2020-01-01T00:00:00Z"}`} {
+	for _, body := range []string{`{"cidr":"10.0.0.0/8"}`, `{"action":"deny"}`, `{"cidr":"10.0.0.0/8","action":"block"}`, `{"cidr":"10.0.0.0/8","action":"deny","expires_at":"2020-01-01T00:00:00Z"}`, `{"cidr":"10.0.0.0/8","action":"deny","expires_at":"0001-01-01T00:00:00Z"}`} {
 		w.administer(http.MethodPost, "/admin/networks", body).problem(problem.Validation)
 	}
 	for _, id := range []string{"0", "-1", "x", "99999999999999999999"} {

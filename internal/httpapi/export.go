@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/gin-gonic/gin"
 
@@ -107,11 +108,11 @@ func (e *export[T]) csv(w io.Writer) (write func(*T) error, flush func() error) 
 	return write, func() error { writer.Flush(); return writer.Error() }
 }
 
-// csvCell keeps a text from being a formula in the spreadsheet that opens it: a client chooses many of these texts. White space in
-// front does not hide a formula from a spreadsheet.
+// csvCell keeps a text from being a formula in the spreadsheet that opens it: a client chooses many of these texts. What cannot be seen
+// in front does not hide a formula from a spreadsheet.
 func csvCell(s string) string {
-	bare := strings.TrimLeft(s, " \t\r\n\v\f\u00a0\ufeff")
-	if s != "" && strings.IndexByte("\t\r\n", s[0]) >= 0 || strings.IndexAny(bare, "=+-@＝＋－＠") == 0 {
+	bare := strings.TrimLeftFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.In(r, unicode.Cc, unicode.Cf) })
+	if s != "" && strings.IndexByte("\t\r\n", s[0]) >= 0 || strings.IndexAny(bare, "=+-@＝＋－＠−") == 0 {
 		return "'" + s
 	}
 	return s

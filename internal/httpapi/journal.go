@@ -119,6 +119,9 @@ func (a *admin) requestFilter(q *requestFilter) (f journal.Filter, err error) {
 		Tenant: orZero(q.tenant), Verdict: decision.Verdict(orZero(q.decision)), Door: decision.Door(orZero(q.door)), LimitName: orZero(q.limitName),
 		DecisionID: orZero(q.decisionID), From: orZero(q.from), To: orZero(q.to),
 	}
+	if q.decisionID != nil && *q.decisionID == uuid.Nil {
+		return f, invalid("/query/decision_id", "must be the id of a decision")
+	}
 	if q.address == nil {
 		return f, nil
 	}

@@ -141,6 +141,7 @@ func TestTheRequestLogIsListed(t *testing.T) {
 		found, _ := w.logged(query)
 		require.Len(t, found, want, query)
 	}
+	w.administer(http.MethodGet, "/admin/requests?decision_id=00000000-0000-0000-0000-000000000000", "").problem(problem.Validation)
 	seen := map[any]bool{}
 	for cursor := ""; ; {
 		page, body := w.logged("?limit=4" + cursor)

@@ -41,7 +41,7 @@ func (a *admin) CreateNetwork(c *gin.Context, params gen.CreateNetworkParams) {
 	var in gen.NetworkCreate
 	err := decodeBody(c, &in)
 	network := tenants.Network{
-		CIDR: readNetwork(in.Cidr), Action: tenants.NetworkAction(in.Action), Reason: orZero(in.Reason), ExpiresAt: orZero(in.ExpiresAt),
+		CIDR: readNetwork(in.Cidr), Action: tenants.NetworkAction(in.Action), Reason: orZero(in.Reason), ExpiresAt: readEnd(in.ExpiresAt),
 	}
 	if err == nil {
 		err = invalidConfig(tenants.ValidateNetwork(&network, a.now()))

@@ -23,7 +23,7 @@ func (a *admin) ListOverrides(c *gin.Context, slug gen.TenantSlug, params gen.Li
 func (a *admin) PutOverride(c *gin.Context, slug gen.TenantSlug, limit gen.OverriddenLimit) {
 	var in gen.OverridePut
 	err := decodeBody(c, &in)
-	override := tenants.Override{LimitName: limit, Quota: in.Limit, Reason: in.Reason, ExpiresAt: orZero(in.ExpiresAt)}
+	override := tenants.Override{LimitName: limit, Quota: in.Limit, Reason: in.Reason, ExpiresAt: readEnd(in.ExpiresAt)}
 	if err == nil {
 		err = invalidConfig(tenants.ValidateOverride(&override, a.now()))
 	}

@@ -123,6 +123,18 @@ func orZero[T any](v *T) T {
 	return *v
 }
 
+// readEnd is an end in a body as the database keeps it, so that comparing with what is stored finds it the same; zero without one.
+// The zero moment is a moment: an end long ago, and not none at all.
+func readEnd(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	if end := t.Truncate(time.Microsecond); !end.IsZero() {
+		return end
+	}
+	return time.Time{}.Add(time.Microsecond)
+}
+
 // timeOrNull is a moment in UTC, null for never.
 func timeOrNull(t time.Time) *time.Time {
 	if t.IsZero() {

@@ -14,6 +14,8 @@ import (
 const (
 	// defaultSpan is how far back a history goes unless asked otherwise.
 	defaultSpan = time.Hour
+	// maxAhead is how far ahead a history may end, in years.
+	maxAhead = 10
 	// chosenSteps bounds the steps when nobody says how fine they are to be.
 	chosenSteps = 400
 )
@@ -66,6 +68,9 @@ func (a *admin) usageQuery(params *gen.GetTenantUsageParams) (q usage.HistoryQue
 	q.From = q.To.Add(-defaultSpan)
 	if params.From != nil {
 		q.From = params.From.UTC()
+	}
+	if !a.now().AddDate(maxAhead, 0, 0).After(q.To) { // nothing is known of it, and rounded up it could be no year that JSON can show
+		return q, "", invalid("/query/to", "must be at most 10 years ahead")
 	}
 	if !q.From.Before(q.To) {
 		return q, "", invalid("/query/from", "must be before the end")

@@ -40,6 +40,10 @@ func TestTenantUsageIsShown(t *testing.T) {
 	}
 	var body gen.UsageHistory
 	require.NoError(t, json.Unmarshal(ask("&step=5m&to="+url.QueryEscape(start.Add(58*time.Minute).Format(time.RFC3339))).ok(http.StatusOK).body, &body))
+	for _, to := range []string{"9999-12-31T23:59:59Z", "9999-12-31T23:59:59-23:00", "2099-01-01T00:00:00Z"} {
+		p := w.administer(http.MethodGet, "/admin/tenants/a/usage?to="+to, "").problem(problem.Validation)
+		require.Equal(t, "/query/to", p.Errors[0].Pointer)
+	}
 	require.Equal(t, start, body.From)
 	require.Equal(t, start.Add(time.Hour), body.To, "whole steps")
 	require.Len(t, body.Series, 1)

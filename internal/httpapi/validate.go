@@ -3,8 +3,10 @@ package httpapi
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -143,6 +145,20 @@ func (o *operation) checkParameters(c *gin.Context, query url.Values) []problem.
 		}
 		fields = append(fields, findings(p.Schema.Value.VisitJSON(value, o.options...), pointer)...)
 	}
+	if c.Request.Method != http.MethodGet {
+		fields = append(fields, o.unknownParameters(query)...)
+	}
+	return fields
+}
+
+// unknownParameters are those of a change that the contract does not have: dryrun=true must not apply what dry_run=true would only show.
+// Readers may carry any, as they do through proxies and caches.
+func (o *operation) unknownParameters(query url.Values) (fields []problem.FieldError) {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if o.parameters.GetByInAndName(openapi3.ParameterInQuery, name) == nil && len(fields) < maxFindings {
+			fields = append(fields, problem.FieldError{Pointer: "/query/" + pointerSegment(name), Message: "is not a known parameter"})
+		}
+	}
 	return fields
 }
 
@@ -266,6 +282,9 @@ func words(e *openapi3.SchemaError) string {
 	case "minimum", "maximum":
 		return "must be " + span(deref(s.Min), s.Max)
 	case "format":
+		if s.Type.Is(openapi3.TypeInteger) {
+			return "must be a whole number of at most 64 bits"
+		}
 		return "must be a time of RFC 3339, such as 2027-01-31T12:00:00Z"
 	}
 	return "is not valid"

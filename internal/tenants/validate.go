@@ -48,11 +48,11 @@ func (f *findings) check(ok bool, pointer, message string) {
 // What the messages say, once.
 const (
 	msgSlug     = "must be 1 to 63 lower-case letters, digits and hyphens, starting with a letter or digit"
-	msgName     = "must be 1 to 200 characters of UTF-8 without NUL"
+	msgName     = "must be 1 to 200 characters of UTF-8 without NUL, not only spaces"
 	msgPast     = "must be in the future"
 	msgFarAway  = "must be before the year 10000"
 	msgTitle    = "must be at most 200 characters of UTF-8 without NUL"
-	msgReason   = "must be 1 to 500 characters of UTF-8 without NUL"
+	msgReason   = "must be 1 to 500 characters of UTF-8 without NUL, not only spaces"
 	msgIdentity = "must be unique"
 )
 
@@ -78,13 +78,13 @@ func ValidIdentifier(s string) bool {
 // validText is text that every store and every output can hold.
 func validText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// textWithin reports whether s is valid text of lo…hi characters, without counting a megabyte.
+// textWithin reports whether s is valid text of lo…hi characters, without counting a megabyte. Where there must be a text, one can see it.
 func textWithin(s string, lo, hi int) bool {
 	if len(s) > hi*utf8.UTFMax || !validText(s) {
 		return false
 	}
 	n := utf8.RuneCountInString(s)
-	return lo <= n && n <= hi
+	return lo <= n && n <= hi && (lo == 0 || strings.TrimSpace(s) != "")
 }
 
 // ValidateTenant checks a tenant as it is created. That its plan exists is the repository's to say.
@@ -208,7 +208,7 @@ func ValidateOverride(o *Override, now time.Time) []FieldError {
 // ValidateNetwork checks an entry of the network lists.
 func ValidateNetwork(n *Network, now time.Time) []FieldError {
 	var f findings
-	f.check(n.CIDR.IsValid() && n.CIDR == n.CIDR.Masked() && !n.CIDR.Addr().Is4In6(), "/cidr", "must be a network in CIDR notation without host bits")
+	f.check(n.CIDR.IsValid() && n.CIDR == n.CIDR.Masked() && !n.CIDR.Addr().Is4In6(), "/cidr", "must be a network in CIDR notation without host bits, such as 203.0.113.0/24")
 	f.check(n.Action == Deny || n.Action == Allow, "/action", "must be deny or allow")
 	f.check(textWithin(n.Reason, 0, MaxReasonLength), "/reason", "must be at most 500 characters of UTF-8 without NUL")
 	f.expiry(n.ExpiresAt, now)
