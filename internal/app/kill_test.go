@@ -163,10 +163,14 @@ func (k *killed) verify() {
 			SELECT resource_id AS slug FROM audit_log WHERE resource = 'tenant' GROUP BY resource_id
 			HAVING count(*) FILTER (WHERE action = 'tenant.create') > count(*) FILTER (WHERE action = 'tenant.delete')) a USING (slug)
 			WHERE t.id IS NULL OR a.slug IS NULL`,
-		"a tenant changed as often as it is told": `SELECT count(*) FROM tenants t WHERE version <> 1 + (
-			SELECT count(*) FROM audit_log WHERE resource = 'tenant' AND resource_id = t.slug AND action IN ('tenant.update', 'tenant.reset'))`,
-		"so did a plan": `SELECT count(*) FROM plans p WHERE version <> 1 + (
-			SELECT count(*) FROM audit_log WHERE resource = 'plan' AND resource_id = p.name AND action = 'plan.update')`,
+		"a tenant has the status that is told last": `SELECT count(*) FROM tenants t JOIN (
+			SELECT DISTINCT ON (resource_id) resource_id AS slug, d ->> 'to' AS last FROM audit_log, jsonb_array_elements(diff) d
+			WHERE resource = 'tenant' AND d ->> 'field' = 'status' ORDER BY resource_id, id DESC) a USING (slug) WHERE a.last IS DISTINCT FROM t.status`,
+		"a plan has the quota that is told last": `SELECT count(*) FROM plans p JOIN limits l ON l.plan_id = p.id LEFT JOIN (
+			SELECT DISTINCT ON (resource_id) resource_id AS name, d ->> 'to' AS last FROM audit_log, jsonb_array_elements(diff) d
+			WHERE resource = 'plan' AND d ->> 'field' = 'limits.requests-per-minute.limit' ORDER BY resource_id, id DESC) a ON a.name = p.name
+			WHERE a.last IS DISTINCT FROM l.quota::text`,
+		"and no other plan is told of": `SELECT count(*) FROM audit_log WHERE resource = 'plan' AND resource_id NOT IN (SELECT name FROM plans)`,
 		"a reset is one": `SELECT count(*) FROM tenants t WHERE generation <> (
 			SELECT count(*) FROM audit_log WHERE resource_id = t.slug AND action = 'tenant.reset')`,
 		"keys are those that were created, revoked ones those that were revoked": `SELECT count(*) FROM api_keys k WHERE

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -20,7 +21,13 @@ import (
 	"github.com/pegel-dev/pegel/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+func TestMain(m *testing.M) {
+	code := testenv.Main(m)
+	if pegelBinary.path != "" {
+		_ = os.RemoveAll(filepath.Dir(pegelBinary.path))
+	}
+	os.Exit(code)
+}
 
 // adminToken is the bootstrap administrator of every test replica.
 const adminToken = "bootstrap-token-of-the-tests-0123456789"

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,15 +27,30 @@ type process struct {
 	token  string // a service token
 }
 
-// buildPegel builds the binary.
+// pegelBinary is Pegel, built once for all tests that need a process of it.
+var pegelBinary struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+// buildPegel builds the binary, once.
 func buildPegel(t *testing.T) string {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "pegel")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", binary, "./cmd/pegel")
-	build.Dir = filepath.Join("..", "..")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return binary
+	pegelBinary.once.Do(func() {
+		var dir string
+		if dir, pegelBinary.err = os.MkdirTemp("", "pegel-test-binary"); pegelBinary.err != nil {
+			return
+		}
+		pegelBinary.path = filepath.Join(dir, "pegel")
+		build := exec.Command("go", "build", "-buildvcs=false", "-o", pegelBinary.path, "./cmd/pegel") //nolint:noctx // it is everybody's
+		build.Dir = filepath.Join("..", "..")
+		if out, err := build.CombinedOutput(); err != nil {
+			pegelBinary.err = fmt.Errorf("build Pegel: %w: %s", err, out)
+		}
+	})
+	require.NoError(t, pegelBinary.err)
+	return pegelBinary.path
 }
 
 // launch starts the binary on the settings given and waits until it is ready. Ending it is the caller's.
