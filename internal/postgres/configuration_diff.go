@@ -131,6 +131,22 @@ func (r *reconciliation) comparePlans(have, want *tenants.Configuration) {
 		}
 		if _, changed := r.differ("plan", p.Name, before, planFields(p)); changed {
 			r.plans = append(r.plans, pair[tenants.Plan]{before: stored[p.Name], after: p})
+			r.warnOfCounters(stored[p.Name], p)
+		}
+	}
+}
+
+// warnOfCounters names the limits of a plan whose counters start anew: what its tenants used is forgiven.
+func (r *reconciliation) warnOfCounters(before, after *tenants.Plan) {
+	if before == nil {
+		return
+	}
+	for i := range after.Limits {
+		limit := &after.Limits[i].Limit
+		for j := range before.Limits {
+			if old := &before.Limits[j].Limit; old.Name == limit.Name && !ratelimit.SameCounter(old, limit) {
+				r.warn("plan %s: limit %s starts new counters, because its algorithm, window or scope changes: what was used is forgiven", after.Name, limit.Name)
+			}
 		}
 	}
 }

@@ -245,6 +245,20 @@ func TestApplyWarns(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"pruning 1 tenant(s) ends 1 API key(s) for good"}, done.Warnings)
 
+	file = b.configuration(t)
+	for i := range file.Plans {
+		limit := &file.Plans[i].Limits[0].Limit
+		limit.Quota++ // acts on the live counter: nothing to warn of
+		if file.Plans[i].Name == "light" {
+			limit.Window *= 2
+		}
+	}
+	done, err = b.ApplyConfiguration(t.Context(), alice, file, tenants.ApplyOptions{DryRun: true, Now: now()})
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"plan light: limit requests-per-minute starts new counters, because its algorithm, window or scope changes: what was used is forgiven",
+	}, done.Warnings)
+
 	b.exec(t, `ALTER TABLE overrides DROP CONSTRAINT overrides_quota_check`)
 	b.exec(t, `UPDATE overrides SET quota = -1`)
 	broken := b.configuration(t)

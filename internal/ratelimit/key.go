@@ -53,6 +53,12 @@ func CounterKey(s Subject, l *Limit) Key {
 	return Key(out)
 }
 
+// SameCounter reports whether two limits of one subject share a counter, so that a change from one to the other keeps what was
+// used.
+func SameCounter(a, b *Limit) bool {
+	return a.Name == b.Name && a.Scope == b.Scope && a.Algorithm == b.Algorithm && a.identitySpan() == b.identitySpan()
+}
+
 // identitySpan is the window that belongs to a counter's identity. A bucket's capacity and rate may both change on the
 // live counter, so none of it is identity.
 func (l *Limit) identitySpan() time.Duration {
