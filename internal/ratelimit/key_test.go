@@ -105,3 +105,23 @@ func TestAChangedQuotaKeepsTheCounter(t *testing.T) {
 	b.Quota, b.Refill.Units, b.Cost, b.Mode = 20, 5, 3, ratelimit.Shadow
 	require.Equal(t, ratelimit.CounterKey(s, &a), ratelimit.CounterKey(s, &b))
 }
+
+// SameCounter says of two limits what their keys say.
+func TestSameCounterIsTheSameKey(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		limit := func(name string) *ratelimit.Limit {
+			return &ratelimit.Limit{
+				Name: rapid.SampledFrom([]string{"a", "b"}).Draw(rt, name+" name"), Scope: rapid.SampledFrom([]ratelimit.Scope{ratelimit.ScopeTenant, ratelimit.ScopeUser}).Draw(rt, name+" scope"),
+				Algorithm: rapid.SampledFrom([]ratelimit.Algorithm{ratelimit.SlidingWindowLog, ratelimit.FixedWindow, ratelimit.TokenBucket}).Draw(rt, name+" algorithm"),
+				Quota:     rapid.Int64Range(0, 9).Draw(rt, name+" quota"), Window: rapid.SampledFrom([]time.Duration{time.Second, time.Minute}).Draw(rt, name+" window"),
+				Refill: ratelimit.Rate{Units: rapid.Int64Range(1, 3).Draw(rt, name+" refill"), Every: time.Second},
+			}
+		}
+		key := func(l *ratelimit.Limit) ratelimit.Key {
+			return ratelimit.CounterKey(ratelimit.Subject{Group: "g", Scope: l.Scope, ID: "x"}, l)
+		}
+		a, b := limit("a"), limit("b")
+		require.Equal(rt, key(a) == key(b), ratelimit.SameCounter(a, b))
+	})
+}
