@@ -70,7 +70,8 @@ func (x *exchange) event(out *http.ResponseController, name string, data []byte)
 	b.WriteString("event: " + name + "\n")
 	for line := range bytes.Lines(data) {
 		b.WriteString("data: ")
-		b.Write(bytes.TrimRight(line, "\r\n"))
+		// A CR ends a line here as an LF does: one inside a name would begin a field of whoever chose the name.
+		b.Write(bytes.ReplaceAll(bytes.TrimRight(line, "\r\n"), []byte("\r"), []byte(" ")))
 		b.WriteByte('\n')
 	}
 	if len(data) == 0 {

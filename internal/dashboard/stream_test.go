@@ -121,3 +121,43 @@ func TestLivePagesAreBounded(t *testing.T) {
 	require.Equal(t, http.StatusOK, b.get("/dashboard").status, "pages go on")
 	close(w.draining)
 }
+
+// Guarantee: no name begins an event of its own.
+func TestNamesStayInsideTheirEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.live.Store(&usage.Overview{Services: []usage.Refusals{{Name: "edge\r\revent: over\rdata:\r\r\nevent: over\n\n", Count: 7}}})
+	events, _ := w.signIn(bootstrap).listen("/dashboard/live")
+	event := <-events
+	require.Contains(t, event, "edge")
+	require.NotContains(t, event, "\r")
+	require.NotRegexp(t, `(?m)^event: over`, event)
+	close(w.draining)
+}
+
+// Guarantee: a page that nobody sees holds no connection, is live again when somebody looks, and asks to sign in when the
+// session has ended meanwhile.
+func TestHiddenPagesHoldNoConnection(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	tenant := w.tenant("school-17", "School 17", "light")
+	id, token := w.administrator(tenants.Viewer)
+	b := chromium(t, w.admin.URL)
+	b.size(1280, 900)
+	b.signIn(token)
+	b.until(`document.querySelector("[data-live-state]").innerText === "live"`, "live")
+	hide := func(hidden string) {
+		eval[bool](b, `Object.defineProperty(document, "hidden", {get: () => `+hidden+`, configurable: true}); document.dispatchEvent(new Event("visibilitychange"))`)
+	}
+	hide("true")
+	b.sees("paused")
+	w.live.Store(&usage.Overview{Tenants: []usage.TenantUsage{{TenantID: tenant.ID, Tenant: "school-17", Utilization: .97, Limit: 2000, Used: 1940}}})
+	hide("false")
+	b.sees("1,940")
+	b.until(`document.querySelector("[data-live-state]").innerText === "live"`, "live again")
+	hide("true")
+	require.NoError(t, w.repository.RevokeAdminToken(t.Context(), testActor, id))
+	w.refresh()
+	hide("false")
+	b.sees("Admin token")
+}

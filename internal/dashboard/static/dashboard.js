@@ -18,6 +18,7 @@
     const old = charts.get(place);
     if (old) old.destroy();
     place.replaceChildren();
+    if (!chart.rows[0]?.length) return; // nothing to draw yet
     const axis = { stroke: ink("axis"), grid: { stroke: ink("grid"), width: 1 }, ticks: { stroke: ink("grid"), width: 1 } };
     const text = (value) => (value == null ? "–" : value.toLocaleString("en", { maximumFractionDigits: 1 }) + chart.unit);
     const series = chart.names.map((name) => {
@@ -53,6 +54,7 @@
         here.dataset.chart = fresh.dataset.chart;
         const plot = charts.get(here);
         if (plot) plot.setData(JSON.parse(fresh.dataset.chart).rows);
+        else draw(here);
         continue;
       }
       if (here.innerHTML === fresh.innerHTML && here.className === fresh.className) continue;
@@ -62,17 +64,35 @@
       if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
     }
   };
+  // A page that nobody sees holds no connection: a browser has six for a host, and a replica a bounded number for all.
   const listen = () => {
     const from = document.body.dataset.stream;
     if (!from) return;
-    const source = new EventSource(from);
-    source.addEventListener("live", (event) => { say("on", "live"); renew(event.data); });
-    source.addEventListener("over", () => { source.close(); location.reload(); });
-    source.addEventListener("error", () => {
-      say("off", "not live: trying again");
-      if (source.readyState === EventSource.CLOSED) setTimeout(listen, 5000);
-    });
-    addEventListener("pagehide", () => source.close(), { once: true });
+    let source, later;
+    const close = () => { clearTimeout(later); source?.close(); };
+    const open = () => {
+      close();
+      const mine = source = new EventSource(from);
+      source.addEventListener("live", (event) => { say("on", "live"); renew(event.data); });
+      source.addEventListener("over", () => { close(); location.reload(); });
+      source.addEventListener("error", async () => {
+        say("off", "not live: trying again");
+        if (mine.readyState !== EventSource.CLOSED) return; // it tries by itself
+        const answer = await fetch(from, { redirect: "manual" }).catch(() => null);
+        if (answer?.type === "opaqueredirect") location.reload(); // nobody is signed in any more
+        else if (mine === source) later = setTimeout(open, 5000);
+      });
+    };
+    const seen = () => {
+      if (!document.hidden) return open();
+      close();
+      source = null;
+      say("off", "paused");
+    };
+    document.addEventListener("visibilitychange", seen);
+    addEventListener("pagehide", close);
+    addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+    seen();
   };
 
   // Relative times, as the server writes them.
