@@ -42,6 +42,9 @@ func (a *App) observe(holder *decision.Holder) {
 		return a.now().Sub(confirmed).Seconds()
 	})
 	for name, up := range map[string]func() string{"redis": a.health.redis, "postgres": a.health.postgres} {
+		if up() == storeUnconfigured { // it is not away
+			continue
+		}
 		a.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "pegel_store_up", Help: "1 while the store answers.", ConstLabels: prometheus.Labels{"store": name},
 		}, func() float64 { return truth(up() == storeUp) }))

@@ -116,6 +116,16 @@ func TestMetricsDoNotGrowWithWhatClientsSend(t *testing.T) {
 	}
 }
 
+// Guarantee: without Redis in the settings no metric says that Redis were down, which would be an alert for good.
+func TestMetricsOfAStoreThatNobodyWants(t *testing.T) {
+	t.Parallel()
+	r := startReplica(t, "PEGEL_DATABASE_URL="+testenv.Postgres(t)).ready()
+	text := string(r.call(http.MethodGet, r.admin+"/metrics", "", nil).body)
+	require.Contains(t, text, `pegel_store_up{store="postgres"} 1`)
+	require.Contains(t, text, `pegel_decision_source{source="postgres"} 1`)
+	require.NotContains(t, text, `store="redis"`)
+}
+
 // Guarantee: docs/metrics.md lists exactly what is exported, with type and labels.
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
