@@ -338,6 +338,7 @@ type rawCodec struct{}
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil //nolint:errcheck,forcetypeassert // the test sends nothing else
 }
+
 func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if answer, ok := v.(*rawAnswer); ok {
 		*answer = data.Materialize()
