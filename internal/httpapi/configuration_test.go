@@ -55,6 +55,7 @@ func TestConfigurationFaults(t *testing.T) {
 		`{"tenants":[{"slug":"a","name":"A","plan":"nowhere"}]}`:                                                        "/tenants/0/plan",
 		`{"tenants":[{"slug":"a","name":"A","plan":"light","contact_email":"x"}]}`:                                      "/tenants/0/contact_email",
 		`{"tenants":[{"slug":"a","name":"A","plan":"light","overrides":[{"limit_name":"\"","limit":1,"reason":"r"}]}]}`: "/tenants/0/overrides/0/limit_name",
+		`{"tenants":[{"slug":"a","name":"A","plan":"light","overrides":[{"limit_name":"x","limit":1,"reason":" "}]}]}`:  "/tenants/0/overrides/0/reason",
 		`{"networks":[{"cidr":"10.0.0.1/8","action":"deny"}]}`:                                                          "/networks/0/cidr",
 		`{"networks":null}`: "/networks",
 		`{"mode":"off"}`:    "/mode",

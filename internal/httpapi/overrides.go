@@ -25,7 +25,7 @@ func (a *admin) PutOverride(c *gin.Context, slug gen.TenantSlug, limit gen.Overr
 	err := decodeBody(c, &in)
 	override := tenants.Override{LimitName: limit, Quota: in.Limit, Reason: in.Reason, ExpiresAt: readEnd(in.ExpiresAt)}
 	if err == nil {
-		err = invalidConfig(tenants.ValidateOverride(&override, a.now()))
+		err = invalidConfig(append(tenants.ValidateOverride(&override, a.now()), tenants.ValidateReason(in.Reason)...))
 	}
 	if err != nil {
 		a.fail(c, err)

@@ -48,11 +48,11 @@ func (f *findings) check(ok bool, pointer, message string) {
 // What the messages say, once.
 const (
 	msgSlug     = "must be 1 to 63 lower-case letters, digits and hyphens, starting with a letter or digit"
-	msgName     = "must be 1 to 200 characters of UTF-8 without NUL, not only spaces"
+	msgName     = "must be 1 to 200 characters of UTF-8 without NUL"
 	msgPast     = "must be in the future"
 	msgFarAway  = "must be before the year 10000"
 	msgTitle    = "must be at most 200 characters of UTF-8 without NUL"
-	msgReason   = "must be 1 to 500 characters of UTF-8 without NUL, not only spaces"
+	msgReason   = "must be 1 to 500 characters of UTF-8 without NUL"
 	msgIdentity = "must be unique"
 )
 
@@ -78,13 +78,13 @@ func ValidIdentifier(s string) bool {
 // validText is text that every store and every output can hold.
 func validText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// textWithin reports whether s is valid text of lo…hi characters, without counting a megabyte. Where there must be a text, one can see it.
+// textWithin reports whether s is valid text of lo…hi characters, without counting a megabyte.
 func textWithin(s string, lo, hi int) bool {
 	if len(s) > hi*utf8.UTFMax || !validText(s) {
 		return false
 	}
 	n := utf8.RuneCountInString(s)
-	return lo <= n && n <= hi && (lo == 0 || strings.TrimSpace(s) != "")
+	return lo <= n && n <= hi
 }
 
 // ValidateTenant checks a tenant as it is created. That its plan exists is the repository's to say.
@@ -202,6 +202,13 @@ func ValidateOverride(o *Override, now time.Time) []FieldError {
 	f.quota(o.Quota, "/limit")
 	f.check(textWithin(o.Reason, 1, MaxReasonLength), "/reason", msgReason)
 	f.expiry(o.ExpiresAt, now)
+	return f
+}
+
+// ValidateReason checks what is asked of a reason as it is written, and not of a stored one: that one can see it.
+func ValidateReason(reason string) []FieldError {
+	var f findings
+	f.check(reason == "" || strings.TrimSpace(reason) != "", "/reason", "must not be only spaces")
 	return f
 }
 

@@ -71,7 +71,7 @@ func (f *findings) overrides(at string, t *ConfiguredTenant) {
 	for i := range t.Overrides {
 		at := fmt.Sprintf("%s/%d", at, i)
 		o := &t.Overrides[i]
-		for _, found := range ValidateOverride(o, longAgo) {
+		for _, found := range append(ValidateOverride(o, longAgo), ValidateReason(o.Reason)...) {
 			if found.Pointer == "/name" { // how a file calls it
 				found.Pointer = "/limit_name"
 			}
