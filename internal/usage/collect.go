@@ -7,7 +7,8 @@ const maxPending = 200_000
 
 // collected is what the collector knows of everything that is not one tenant's.
 type collected struct {
-	second    int64 // of the last collection, Unix
+	second    int64 // of the last collection, Unix, on a clock that never goes back
+	shift     int64 // what that clock is ahead of the replica's, in whole minutes, since the replica's went back; what leaves is without it
 	minute    int64 // the running minute's first second
 	anonymous sum
 	overflow  sum
@@ -41,11 +42,13 @@ func (s *sum) add(delta *Counts, second int64) {
 }
 
 // Collect turns what was recorded since the last call into windows, minutes and the series; call it at the start of every
-// second, so that what it takes is the second before, and whenever the latest is wanted. Time that goes back is the newest second known.
+// second, so that what it takes is the second before, and whenever the latest is wanted. Time that goes back a little is the
+// newest second known.
 func (a *Aggregator) Collect(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	second := max(now.Unix(), a.second)
+	a.follow(now.Unix())
+	second := max(now.Unix()+a.shift, a.second)
 	if a.second == 0 {
 		a.minute = second - second%60
 	}
@@ -68,6 +71,17 @@ func (a *Aggregator) Collect(now time.Time) {
 	if minute := second - second%60; minute > a.minute {
 		a.turn(minute)
 	}
+}
+
+// follow notices that the clock was set back by more than a window: waiting for it would stop everything that slides. Ages
+// stay as they are; the running minute ends with the name it had.
+func (a *Aggregator) follow(now int64) {
+	behind := a.second - a.shift - now
+	if a.second == 0 || behind <= windowSeconds {
+		return
+	}
+	a.drain(true)
+	a.shift += (behind + 59) / 60 * 60
 }
 
 // collect takes what a tenant gathered.
@@ -139,7 +153,7 @@ func (a *Aggregator) turn(minute int64) {
 func (a *Aggregator) drain(end bool) {
 	take := func(tenant int64, kind Kind, name string, t *tally) {
 		if t.unwritten {
-			a.pend(rowKey{minute: a.minute, tenant: tenant, kind: kind, name: name}, t.Counts, true)
+			a.pend(rowKey{minute: a.minute - a.shift, tenant: tenant, kind: kind, name: name}, t.Counts, true)
 		}
 		t.unwritten = false
 		if end {

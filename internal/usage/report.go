@@ -3,6 +3,7 @@ package usage
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 const (
@@ -61,9 +62,10 @@ func (a *Aggregator) report() *report {
 		Total: a.total.last.sum, Anonymous: a.collected.anonymous.last.sum, Wrong: a.collected.wrong.last.sum.Refused, Dropped: a.dropped.Load(),
 	}
 	r.SeriesFirst, r.Series = a.series.full()
+	r.SeriesFirst -= a.shift / int64(SeriesStep/time.Second)
 	a.tenants.all(func(t *tenantCell) {
 		if t.seen.last.sum.Hits() > 0 {
-			r.Tenants = append(r.Tenants, t.report())
+			r.Tenants = append(r.Tenants, t.report(a.shift))
 		}
 	})
 	r.Active = len(r.Tenants)
@@ -83,20 +85,25 @@ func (a *Aggregator) report() *report {
 	return r
 }
 
-func (t *tenantCell) report() reportTenant {
+// report is what is known of a tenant, in times of the replica's clock.
+func (t *tenantCell) report(shift int64) reportTenant {
 	called := t.called.Load()
 	limits := *t.limits.Load()
 	r := reportTenant{
-		ID: t.id, Tenant: called.tenant, Plan: called.plan, LastAt: t.seen.lastHit, Last: t.seen.last.sum, Limits: make([]reportLimit, 0, len(limits)),
+		ID: t.id, Tenant: called.tenant, Plan: called.plan, LastAt: t.seen.lastHit - shift, Last: t.seen.last.sum, Limits: make([]reportLimit, 0, len(limits)),
 	}
 	for _, l := range limits {
 		if l.seen.lastHit == 0 {
 			continue
 		}
-		r.Limits = append(r.Limits, reportLimit{
-			Name: l.name, Used: min(l.seen.used, l.seen.quota), Quota: l.seen.quota, Peak: l.seen.peak(), At: l.seen.lastHit,
-			HighSince: l.seen.highSince, Watches: l.watches.Load(),
-		})
+		limit := reportLimit{
+			Name: l.name, Used: min(l.seen.used, l.seen.quota), Quota: l.seen.quota, Peak: l.seen.peak(), At: l.seen.lastHit - shift,
+			Watches: l.watches.Load(),
+		}
+		if l.seen.highSince != 0 {
+			limit.HighSince = l.seen.highSince - shift
+		}
+		r.Limits = append(r.Limits, limit)
 	}
 	return r
 }
