@@ -21,6 +21,7 @@ import (
 	"github.com/pegel-dev/pegel/internal/envoyrls"
 	"github.com/pegel-dev/pegel/internal/httpapi"
 	"github.com/pegel-dev/pegel/internal/journal"
+	"github.com/pegel-dev/pegel/internal/jwt"
 	"github.com/pegel-dev/pegel/internal/metrics"
 	"github.com/pegel-dev/pegel/internal/postgres"
 	"github.com/pegel-dev/pegel/internal/proxy"
@@ -76,6 +77,7 @@ type App struct {
 	metrics    *prometheus.Registry
 	health     *health
 	rls        *envoyrls.Server // nil: off
+	sessions   *jwt.Verifier    // nil: no token counts
 	ready      chan struct{}    // closed when the replica first can decide
 	draining   chan struct{}    // closed when the drain begins: live pages end
 }
@@ -101,6 +103,9 @@ func New(ctx context.Context, cfg *Config, opts Options) (*App, error) {
 	err := a.openTracing(ctx)
 	if err == nil {
 		err = a.openStores(ctx)
+	}
+	if err == nil {
+		err = a.openSessions(ctx)
 	}
 	if err == nil {
 		err = a.openListeners(ctx)
@@ -156,6 +161,7 @@ func (a *App) openListeners(ctx context.Context) error {
 	engine := decision.New(decision.Config{
 		Store: a.stores.denials, Directory: a.directory, Recorder: a.usage, Observer: observers{metrics.NewDecisions(a.metrics, a.now), a.journal},
 		Used: a.lastUsed.Note, UsedOverride: a.lastUsed.NoteOverride,
+		Tokens: a.tokens(), Hosts: a.cfg.TenantHosts,
 		Now: a.now, Mode: ratelimit.Mode(a.cfg.Mode), IPv6Prefix: a.cfg.IPv6Prefix, Log: a.log,
 	})
 	holder := decision.NewHolder(a.cfg.HeldPerTenant, a.cfg.HeldTotal, nil)
@@ -209,12 +215,13 @@ func (a *App) openAdmin(ctx context.Context, common httpapi.Common, cert *certif
 func (a *App) openProxy(
 	ctx context.Context, engine *decision.Engine, addresses *decision.AddressResolver, holder *decision.Holder, cert *certificate,
 ) error {
+	webSockets := a.webSockets()
 	if a.cfg.ProxyListen == "" {
 		return nil
 	}
 	h, err := proxy.New(proxy.Config{
 		Engine: engine, Addresses: addresses, Holder: holder, Upstream: a.cfg.ProxyUpstream,
-		TrustIdentityHeaders: a.cfg.TrustIdentityHeaders, Log: a.log,
+		TrustIdentityHeaders: a.cfg.TrustIdentityHeaders, WebSockets: webSockets, WebSocketLifetime: a.cfg.WebSocketLifetime, Log: a.log,
 	})
 	if err != nil {
 		return &SettingError{Name: upstreamSetting, Reason: err.Error()}
@@ -224,6 +231,7 @@ func (a *App) openProxy(
 		return err
 	}
 	a.listeners.handle(l, a.traced(proxyListener, whenLoaded(a.directory, h)), 0) // an upload through the proxy may take as long as it likes
+	l.server = tunnelling{l.server, h}
 	return nil
 }
 
@@ -254,6 +262,9 @@ func (a *App) Run(ctx context.Context) error {
 	defer stopWork()
 
 	background.Go(func() { a.stores.watch(work) })
+	if a.sessions != nil {
+		background.Go(func() { a.sessions.Run(work) })
+	}
 
 	startup, stopStartup := context.WithCancel(ctx)
 	defer stopStartup()

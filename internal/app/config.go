@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/pegel-dev/pegel/internal/decision"
 )
 
 // Config is every setting, checked. Get one from Load; New refuses what Load would have refused between settings.
@@ -36,6 +38,17 @@ type Config struct {
 	TrustIdentityHeaders bool
 	IPv6Prefix           int // bits
 	Mode                 string
+
+	// Sessions of the application: none count without a key set. TenantHosts is empty when no host names a tenant.
+	JWKSFile, JWKSURL            string
+	JWTIssuer, JWTAudience       string
+	JWTTenantClaim, JWTUserClaim string
+	TenantHosts                  decision.HostPatterns
+
+	// Bounds on WebSockets through the proxy, per replica.
+	WebSocketsPerTenant, WebSocketsTotal int
+	WebSocketLifetime                    time.Duration
+
 	// HeldPerTenant and HeldTotal cap the requests held in slow-down, per replica.
 	HeldPerTenant, HeldTotal int
 
@@ -147,7 +160,7 @@ func (c *Config) Validate() error {
 	if c.DatabaseURL == "" {
 		return ErrNoDatabase
 	}
-	for _, check := range []func() error{c.checkProxy, c.checkListeners, c.checkTLS, c.checkTrust, c.checkAlerts} {
+	for _, check := range []func() error{c.checkProxy, c.checkListeners, c.checkTLS, c.checkTrust, c.checkIdentity, c.checkAlerts} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -145,6 +145,25 @@ func (e *listener) shutdown(ctx context.Context) error {
 	return nil
 }
 
+// tunnelling is the proxy's server: its WebSockets end with it.
+type tunnelling struct {
+	server
+
+	tunnels interface {
+		Shutdown(ctx context.Context) error
+	}
+}
+
+// Shutdown cuts the WebSockets while requests in flight finish.
+func (t tunnelling) Shutdown(ctx context.Context) error {
+	var tunnels error
+	var wg sync.WaitGroup
+	wg.Go(func() { tunnels = t.tunnels.Shutdown(ctx) })
+	err := t.server.Shutdown(ctx)
+	wg.Wait()
+	return errors.Join(err, tunnels)
+}
+
 // close gives the addresses back without serving.
 func (l *listeners) close() {
 	for _, entry := range l.all {

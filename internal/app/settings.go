@@ -35,7 +35,7 @@ const (
 
 // Settings is the whole table, in the order --help shows it. It is a copy.
 func Settings() []Setting {
-	return slices.Concat(listenerSettings(), storeSettings(), serviceSettings(), journalSettings(), usageSettings(), alertSettings())
+	return slices.Concat(listenerSettings(), storeSettings(), serviceSettings(), identitySettings(), journalSettings(), usageSettings(), alertSettings())
 }
 
 func listenerSettings() []Setting {

@@ -45,6 +45,7 @@ func (a *App) start(ctx context.Context) error {
 			return err
 		}
 	}
+	a.awaitSessions(ctx)
 	if ctx.Err() == nil {
 		a.health.serve()
 		if a.rls != nil {

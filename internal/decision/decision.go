@@ -28,6 +28,7 @@ type Credentials struct {
 	ServiceToken   []string // every X-Pegel-Service-Token line
 	Tenant, User   string   // X-Pegel-Tenant, X-Pegel-User
 	ClientKey      string   // X-Client-Key
+	Host           string   // the host that the request is for; empty: it says nothing of the tenant
 	IdentityPeer   bool     // the peer is a trusted proxy and PEGEL_TRUST_IDENTITY_HEADERS is on
 	MultipleValues bool     // X-Pegel-Tenant or X-Pegel-User came more than once
 	SeveralKeys    bool     // X-Client-Key came more than once
@@ -50,6 +51,8 @@ type Caller struct {
 	BadIdentity bool
 	// Vouched: the tenant was named by somebody believed, not proven by an API key.
 	Vouched bool
+	// Session: the tenant was named by a token of the application (TokenVerifier); it speaks for its own user.
+	Session bool
 	// Address is the caller's own address with the length of the prefix it is counted by; the zero Prefix when there is
 	// none (Unix socket). Its host bits are kept for the network lists: Masked() is what is counted and shown.
 	Address netip.Prefix

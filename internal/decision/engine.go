@@ -27,6 +27,10 @@ type Config struct {
 	Used func(kind tenants.Kind, id string, at time.Time)
 	// UsedOverride is told of every override that had a part in a decision (tenants.LastUsed.NoteOverride); nil: nobody is. It must not block.
 	UsedOverride func(o *tenants.Override, at time.Time)
+	// Tokens verifies tokens of the application; nil: none count.
+	Tokens TokenVerifier
+	// Hosts name tenants by the host that a request is for; none: no host does.
+	Hosts HostPatterns
 	// Now is this replica's clock. It dates answers and ends credentials and overrides; counters have the store's clock.
 	Now func() time.Time
 	// Mode is PEGEL_MODE: what holds until an administrator stores a mode (PUT /admin/mode). Empty: enforce.
@@ -44,6 +48,8 @@ type Engine struct {
 	observer   Observer
 	used       func(kind tenants.Kind, id string, at time.Time)
 	overridden func(o *tenants.Override, at time.Time)
+	tokens     TokenVerifier
+	hosts      HostPatterns
 	now        func() time.Time
 	mode       ratelimit.Mode
 	ipv6Prefix int
@@ -59,7 +65,7 @@ type Engine struct {
 // New builds an engine.
 func New(cfg Config) *Engine {
 	e := &Engine{
-		store: cfg.Store, directory: cfg.Directory, recorder: cfg.Recorder, observer: cfg.Observer, used: cfg.Used, overridden: cfg.UsedOverride, now: cfg.Now, mode: cfg.Mode,
+		store: cfg.Store, directory: cfg.Directory, recorder: cfg.Recorder, observer: cfg.Observer, used: cfg.Used, overridden: cfg.UsedOverride, tokens: cfg.Tokens, hosts: cfg.Hosts, now: cfg.Now, mode: cfg.Mode,
 		ipv6Prefix: cfg.IPv6Prefix, log: cfg.Log, ids: NewIDSource(),
 	}
 	if e.ipv6Prefix == 0 {

@@ -148,15 +148,19 @@ func (e *Engine) Identify(c Credentials, addr netip.Prefix) Caller {
 			e.used(tenants.KindAPIKey, caller.APIKey.ID, now)
 		}
 	}
+	if caller.WrongAPIKey {
+		return caller
+	}
 	caller.name(&c, snapshot)
+	spoken, _ := e.session(&c, addr, now)
+	caller.applySession(spoken, snapshot)
+	caller.applyHost(e.hosts.Tenant(c.Host), spoken, snapshot)
+	caller.nameKey(&c)
 	return caller
 }
 
 // name applies the identity headers, as far as the caller is believed.
 func (c *Caller) name(creds *Credentials, snapshot *tenants.Snapshot) {
-	if c.WrongAPIKey {
-		return
-	}
 	believed := creds.IdentityPeer || c.May(tenants.MayIdentify)
 	if believed && creds.MultipleValues {
 		c.BadIdentity = true
@@ -167,11 +171,15 @@ func (c *Caller) name(creds *Credentials, snapshot *tenants.Snapshot) {
 		c.Tenant, found = snapshot.Tenant(creds.Tenant)
 		c.Vouched, c.UnknownTenant = found, !found
 	}
-	if c.Tenant == nil {
-		return
-	}
-	if believed && creds.User != "" {
+	if believed && creds.User != "" && c.Tenant != nil {
 		c.User = creds.User
+	}
+}
+
+// nameKey names the key inside a tenant that somebody has proven or vouched for, and checks the names.
+func (c *Caller) nameKey(creds *Credentials) {
+	if c.Tenant == nil || c.BadIdentity || c.APIKey == nil && !c.Vouched {
+		return
 	}
 	switch {
 	case creds.SeveralKeys:

@@ -28,6 +28,8 @@ const (
 type authzDoor struct {
 	// method and uri are the headers that state the request; each must come once.
 	method, uri string
+	// hostFact states the host, among the facts of also; empty: the question's own Host does.
+	hostFact string
 	// also are facts that nothing is decided by, and which must come once all the same: a proxy that does not send them is not the
 	// one that it is taken for. Each has its own rule.
 	also []authzFact
@@ -45,7 +47,7 @@ type authzFact struct {
 // authzForward is what Traefik's ForwardAuth and Caddy's forward_auth ask.
 func authzForward() *authzDoor {
 	return &authzDoor{
-		method: "X-Forwarded-Method", uri: "X-Forwarded-Uri",
+		method: "X-Forwarded-Method", uri: "X-Forwarded-Uri", hostFact: "X-Forwarded-Host",
 		also:         []authzFact{{"X-Forwarded-Proto", validScheme}, {"X-Forwarded-Host", validHost}},
 		rivalMethods: []string{"X-Original-Method"}, rivalURIs: []string{"X-Original-Uri", "X-Original-Url"},
 	}
@@ -72,7 +74,7 @@ func (p *public) authz(door *authzDoor) gin.HandlerFunc {
 			p.refuseAuthz(c, door, err)
 			return
 		}
-		caller, ctx := p.caller(c), c.Request.Context()
+		caller, ctx := p.callerFor(c, door.host(c.Request)), c.Request.Context()
 		caller.Door = decision.DoorAuthz
 		d, err := p.engine.Admit(ctx, &caller, method, uri)
 		if err == nil && d.Verdict != decision.Deny && d.Delay > 0 {
@@ -90,6 +92,14 @@ func (p *public) authz(door *authzDoor) gin.HandlerFunc {
 			c.Writer.WriteHeader(http.StatusOK)
 		}
 	}
+}
+
+// host is the one that the request is for. What a client sends in another dialect's header says nothing.
+func (a *authzDoor) host(r *http.Request) string {
+	if a.hostFact == "" {
+		return r.Host
+	}
+	return r.Header.Get(a.hostFact)
 }
 
 // facts reads the request that the proxy describes. What is missing, comes twice, says two things or can be read as two paths is

@@ -34,8 +34,15 @@ func (p *public) loaded(c *gin.Context) {
 
 // caller is who is asking.
 func (p *public) caller(c *gin.Context) decision.Caller {
+	return p.callerFor(c, "")
+}
+
+// callerFor is who is asking, on behalf of a request for a host; empty: the request is for Pegel itself.
+func (p *public) callerFor(c *gin.Context, host string) decision.Caller {
 	x := of(c)
-	caller := p.engine.Identify(decision.ReadCredentials(c.Request.Header, p.trustIdentity && x.peerTrusted), x.address)
+	credentials := decision.ReadCredentials(c.Request.Header, p.trustIdentity && x.peerTrusted)
+	credentials.Host = host
+	caller := p.engine.Identify(credentials, x.address)
 	caller.Door = decision.DoorCheck
 	return caller
 }
@@ -206,6 +213,8 @@ func ownHit(h *decision.Hit, caller *decision.Caller, r *checkRequest) error {
 	switch {
 	case r.tenant != "" && r.tenant != caller.Tenant.Slug:
 		return refuse(problem.Forbidden, "an API key decides for its own tenant only")
+	case caller.Session && caller.APIKey == nil && r.user != "" && r.user != caller.User:
+		return refuse(problem.Forbidden, "a session asks for its own user only")
 	case r.address != "":
 		return refuse(problem.Forbidden, "only a service token may name an address")
 	}

@@ -60,6 +60,15 @@ func (p *Proxy) setForwarded(pr *httputil.ProxyRequest, x *exchange) {
 	}
 }
 
+// hostOf is the host that the client asked for, the one that the upstream gets in X-Forwarded-Host: a trusted peer's word, else
+// the request's own.
+func hostOf(r *http.Request, trusted bool) string {
+	if lines := r.Header["X-Forwarded-Host"]; trusted && len(lines) == 1 {
+		return lines[0]
+	}
+	return r.Host
+}
+
 // stripOurs removes everything that is between the client and us: every X-Pegel header, and every value of any header that
 // is a credential of ours. A header left without values is gone; anything else passes untouched.
 func stripOurs(h http.Header) {
@@ -140,15 +149,6 @@ func (w spelled) WriteHeader(status int) {
 
 // Unwrap lets http.ResponseController flush and hijack.
 func (w spelled) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// onlyWebSockets drops every other upgrade: a tunnel to h2c, say, would carry requests that nobody decides.
-func onlyWebSockets(h http.Header) {
-	if lines := h["Upgrade"]; len(lines) == 1 && strings.EqualFold(strings.TrimSpace(lines[0]), "websocket") {
-		return
-	}
-	delete(h, "Upgrade")
-	delete(h, "Http2-Settings")
-}
 
 // forwardedPath is the spelling of a path that the upstream gets: what tenants.CanonicalPath matched, with its own letter
 // case, parameters and trailing slash. Dot segments are resolved and empty ones dropped here, so that the upstream has nothing

@@ -28,10 +28,21 @@ type Config struct {
 	Upstream *url.URL
 	// TrustIdentityHeaders believes X-Pegel-Tenant and X-Pegel-User from trusted proxies.
 	TrustIdentityHeaders bool
+	// WebSockets caps those that are open at one time, by tenant and in all; nil: 1,000 and 10,000.
+	WebSockets *decision.Holder
+	// WebSocketLifetime is how long one may be open; 0: DefaultWebSocketLifetime.
+	WebSocketLifetime time.Duration
 	// Transport reaches the upstream; nil: NewTransport(0).
 	Transport http.RoundTripper
 	Log       *slog.Logger
 }
+
+// Defaults of the bounds on WebSockets.
+const (
+	DefaultWebSocketsPerTenant = 1_000
+	DefaultWebSocketsTotal     = 10_000
+	DefaultWebSocketLifetime   = 24 * time.Hour
+)
 
 // Proxy is the front door. New makes one.
 type Proxy struct {
@@ -41,11 +52,12 @@ type Proxy struct {
 	upstream      url.URL
 	trustIdentity bool
 	reverse       httputil.ReverseProxy
+	tunnels       *tunnels
 	log           *slog.Logger
 }
 
 // New checks the configuration and builds the front door.
-func New(cfg Config) (http.Handler, error) {
+func New(cfg Config) (*Proxy, error) {
 	switch u := cfg.Upstream; {
 	case u == nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		return nil, errors.New("proxy upstream must be an http or https URL with a host")
@@ -65,6 +77,13 @@ func New(cfg Config) (http.Handler, error) {
 	if transport == nil {
 		transport = NewTransport(0)
 	}
+	if cfg.WebSockets == nil {
+		cfg.WebSockets = decision.NewHolder(DefaultWebSocketsPerTenant, DefaultWebSocketsTotal, nil)
+	}
+	if cfg.WebSocketLifetime <= 0 {
+		cfg.WebSocketLifetime = DefaultWebSocketLifetime
+	}
+	p.tunnels = newTunnels(cfg.WebSockets, cfg.WebSocketLifetime)
 	p.reverse = httputil.ReverseProxy{
 		Rewrite:        p.rewrite,
 		ModifyResponse: modifyResponse,
@@ -116,6 +135,9 @@ func exchangeOf(ctx context.Context) *exchange {
 	return x
 }
 
+// Shutdown cuts the open WebSockets, which http.Server.Shutdown knows nothing of, and waits for their end until ctx ends.
+func (p *Proxy) Shutdown(ctx context.Context) error { return p.tunnels.shutdown(ctx) }
+
 // ServeHTTP decides, holds and forwards.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{requestID: requestID(r)}
@@ -139,7 +161,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if x.trusted = trusted; address.IsValid() {
 		x.client = address.Addr().String()
 	}
-	caller := p.engine.Identify(decision.ReadCredentials(r.Header, trusted && p.trustIdentity), address)
+	credentials := decision.ReadCredentials(r.Header, trusted && p.trustIdentity)
+	credentials.Host = hostOf(r, trusted)
+	caller := p.engine.Identify(credentials, address)
 	caller.Door = decision.DoorProxy
 
 	// The engine takes the path as it came: the canonical form is decoded and must not be read as a path once more.
@@ -149,7 +173,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if x.decision = d; d.Verdict == decision.Deny {
-		p.denied(w, x)
+		p.denied(w, x, "")
 		return
 	}
 	if d.Delay > 0 {
@@ -159,13 +183,24 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	ctx := context.WithValue(r.Context(), exchangeKey{}, x)
+	if isWebSocket(r.Header) {
+		tunnel, leave, full := p.tunnels.enter(ctx, caller.HoldKey())
+		if full {
+			p.tooMany(w, r, x, &caller, raw, "too many WebSockets of this caller are open")
+			return
+		}
+		defer leave()
+		ctx = tunnel
+	} else {
+		dropUpgrade(r.Header)
+	}
 	x.body = &clientBody{ReadCloser: r.Body}
 	r.Body = x.body
-	onlyWebSockets(r.Header)
 	// An upstream may answer before it has read the body. Without this net/http keeps the answer back until the client has
 	// sent all of it. Writers that have no such switch are always in full duplex.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	p.reverse.ServeHTTP(spelled{w}, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
+	p.reverse.ServeHTTP(spelled{w}, r.WithContext(ctx))
 }
 
 // hold keeps a slowed request for its delay. held is false when it was answered or its client has left; done must be called
@@ -173,9 +208,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (p *Proxy) hold(w http.ResponseWriter, r *http.Request, x *exchange, caller *decision.Caller, path string) (done func(), held bool) {
 	release, ok := p.holder.Acquire(caller.HoldKey())
 	if !ok {
-		hit := caller.Hit(r.Method, path)
-		x.decision = p.engine.TooManyHeld(&hit, x.decision)
-		p.denied(w, x)
+		p.tooMany(w, r, x, caller, path, "")
 		return func() {}, false
 	}
 	defer release()
@@ -190,15 +223,26 @@ func (p *Proxy) hold(w http.ResponseWriter, r *http.Request, x *exchange, caller
 	return early.stop, true
 }
 
-// denied answers a 429. The body of the request has not been read.
-func (p *Proxy) denied(w http.ResponseWriter, x *exchange) {
+// tooMany refuses a request that was allowed and has no place.
+func (p *Proxy) tooMany(w http.ResponseWriter, r *http.Request, x *exchange, caller *decision.Caller, path, detail string) {
+	hit := caller.Hit(r.Method, path)
+	x.decision = p.engine.TooManyHeld(&hit, x.decision)
+	p.denied(w, x, detail)
+}
+
+// denied answers a 429, in words of its own where there are any. The body of the request has not been read.
+func (p *Proxy) denied(w http.ResponseWriter, x *exchange, detail string) {
+	refusal := decision.Denied(x.decision, x.requestID)
+	if detail != "" {
+		refusal.Detail = detail
+	}
 	h := w.Header()
 	decision.WriteHeaders(h, x.decision)
 	h.Set("X-Request-Id", x.requestID)
 	h.Set("Content-Type", problem.ContentType)
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusTooManyRequests)
-	_, _ = w.Write(decision.Denied(x.decision, x.requestID).AppendJSON(nil)) // a client that has left misses its refusal
+	_, _ = w.Write(refusal.AppendJSON(nil)) // a client that has left misses its refusal
 }
 
 // notDecided answers what Admit could not or would not decide.
