@@ -145,6 +145,7 @@ pegel: bad.yaml is not valid in 2 place(s); nothing was changed
 // Guarantee: a failure is one line that says what to do, with the exit status that docs/cli.md promises.
 func (s *server) errors(t *testing.T) {
 	s = s.in(t)
+	s.write("odd", "two words\n")
 	for args, want := range map[string]struct {
 		status int
 		says   string
@@ -160,6 +161,7 @@ func (s *server) errors(t *testing.T) {
 		"tenant list --server http://127.0.0.1:1":                         {exitError, "is it running? --server or PEGEL_SERVER names another"},
 		"tenant list --server ftp://x":                                    {exitUsage, "--server: is not an http:// or https:// URL"},
 		"tenant list --server " + s.public:                                {exitError, "there is nothing at this path"},
+		"tenant list --token-file odd":                                    {exitUsage, "pegel: the token must be printable ASCII"},
 		"tenant list --token-file nowhere":                                {exitUsage, "nowhere: no such file"},
 		"plan set light --limit x":                                        {exitUsage, `"x" is not NAME=QUOTA`},
 		"plan set light --remove-limit x":                                 {exitError, `plan light has no limit "x"`},

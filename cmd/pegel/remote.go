@@ -77,6 +77,9 @@ func (r *remote) client(cmd *cobra.Command) (*adminclient.Client, error) {
 		}
 	}
 	c, err := adminclient.New(address, token, "pegel/"+version)
+	if errors.Is(err, adminclient.ErrToken) {
+		return nil, usageError(err) // not the address's fault
+	}
 	if err != nil {
 		return nil, usagef("%s: %w", name, err)
 	}

@@ -23,6 +23,9 @@ const (
 	pageSize = 500
 )
 
+// ErrToken is New's answer to a credential that no header can carry.
+var ErrToken = errors.New("the token must be printable ASCII without spaces: it travels in a header")
+
 // Client calls one server with one credential.
 type Client struct {
 	base  string
@@ -42,7 +45,7 @@ func New(base, token, agent string) (*Client, error) {
 	case u.RawQuery != "" || u.Fragment != "":
 		return nil, errors.New("must not have a query or a fragment")
 	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
-		return nil, errors.New("the token must be printable ASCII without spaces: it travels in a header")
+		return nil, ErrToken
 	}
 	return &Client{
 		base: strings.TrimSuffix(u.String(), "/"), token: token, agent: agent,
