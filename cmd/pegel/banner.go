@@ -78,7 +78,7 @@ func (b *banner) lines() []line {
 		})
 	}
 	return append(lines, line{
-		"who uses most, as the administrator sees it",
+		"who uses most, as the administrator sees it two seconds later",
 		b.curl(b.examples.AdminToken, b.admin+"/admin/rate-limits?top=10"),
 	})
 }

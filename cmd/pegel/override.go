@@ -84,6 +84,9 @@ func overrideSet(r *remote) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if !o.InForce {
+				say(cmd, "not in force: the plan of %s has no limit of this name, or the override has ended", args[0])
+			}
 			return facts(w, "limit", o.LimitName, "quota", strconv.FormatInt(o.Limit, 10), "in force", yesNo(o.InForce), "expires", expiry(o.ExpiresAt), "reason", o.Reason)
 		})
 	}

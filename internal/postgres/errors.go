@@ -28,13 +28,13 @@ var unavailableClasses = map[string]bool{"08": true, "40": true, "53": true, "57
 
 // conflicts are the unique constraints an operator can run into, with what to tell him.
 var conflicts = map[string]string{ //nolint:gosec // names of constraints, no credentials
-	"plans_name_key":           "a plan of this name exists",
-	"tenants_slug_key":         "a tenant of this slug exists",
+	"plans_name_key":           "a plan of this name exists already",
+	"tenants_slug_key":         "a tenant of this slug exists already",
 	"limits_plan_id_name_key":  "two limits of the plan have the same name",
 	"address_limits_name_key":  "two limits of the address policy have the same name",
-	"api_keys_id_key":          "an API key of this id exists",
-	"service_tokens_id_key":    "a service token of this id exists",
-	"admin_tokens_id_key":      "an admin token of this id exists",
+	"api_keys_id_key":          "an API key of this id exists already",
+	"service_tokens_id_key":    "a service token of this id exists already",
+	"admin_tokens_id_key":      "an admin token of this id exists already",
 	"networks_cidr_action_key": "the network is on this list already",
 	"tenants_plan_id_fkey":     "the plan is used by tenants",
 }
