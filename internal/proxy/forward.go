@@ -30,8 +30,11 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	out.Header.Set("X-Request-Id", x.requestID)
 }
 
-// overrideHeaders name another method than the one that limits were matched on.
-var overrideHeaders = [...]string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
+// overrideHeaders name another method or path than the one that limits were matched on, for upstreams that route by them.
+var overrideHeaders = [...]string{
+	"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Forwarded-Method",
+	"X-Original-Url", "X-Original-Uri", "X-Rewrite-Url", "X-Forwarded-Uri",
+}
 
 // addressHeaders are what upstreams may take for the client's address. From strangers they go no further.
 var addressHeaders = [...]string{"X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "Fastly-Client-Ip"}
