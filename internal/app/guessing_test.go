@@ -137,7 +137,7 @@ func (g *guessing) guess(client *http.Client, n int64) error {
 	case 2:
 		token = token[:len(token)-1] // the checksum is wrong
 	}
-	req, err := http.NewRequest(method, url, body) //nolint:noctx // it ends by the client's timeout
+	req, err := http.NewRequest(method, url, body)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (g *guessing) legitimate(ctx context.Context) {
 		if n%10 == 9 {
 			token, address, method, url = "", "192.0.2.1", http.MethodGet, g.public+"/v1/ping"
 		}
-		req, err := http.NewRequest(method, url, jsonBody(g.t, body)) //nolint:noctx // it ends by the client's timeout
+		req, err := http.NewRequest(method, url, jsonBody(g.t, body))
 		if err != nil {
 			g.t.Error(err)
 			return

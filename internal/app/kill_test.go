@@ -50,7 +50,7 @@ func killWhileAdministering(t *testing.T, rounds int) {
 		moment := time.NewTimer(rand.N(300 * time.Millisecond))
 		<-moment.C
 		require.NoError(t, cmd.Process.Kill())
-		<-ended
+		require.Error(t, <-ended, "it was killed")
 		stop()
 		all.Wait()
 		k.verify()

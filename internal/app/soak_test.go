@@ -39,11 +39,11 @@ func buildPegel(t *testing.T) string {
 	t.Helper()
 	pegelBinary.once.Do(func() {
 		var dir string
-		if dir, pegelBinary.err = os.MkdirTemp("", "pegel-test-binary"); pegelBinary.err != nil {
+		if dir, pegelBinary.err = os.MkdirTemp("", "pegel-test-binary"); pegelBinary.err != nil { //nolint:usetesting // it outlives the test
 			return
 		}
 		pegelBinary.path = filepath.Join(dir, "pegel")
-		build := exec.Command("go", "build", "-buildvcs=false", "-o", pegelBinary.path, "./cmd/pegel") //nolint:noctx // it is everybody's
+		build := exec.Command("go", "build", "-buildvcs=false", "-o", pegelBinary.path, "./cmd/pegel")
 		build.Dir = filepath.Join("..", "..")
 		if out, err := build.CombinedOutput(); err != nil {
 			pegelBinary.err = fmt.Errorf("build Pegel: %w: %s", err, out)
