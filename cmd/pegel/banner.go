@@ -78,7 +78,7 @@ func (b *banner) lines() []line {
 		})
 	}
 	return append(lines, line{
-		"who uses most, as the administrator sees it two seconds later",
+		"who uses most, as the administrator sees it",
 		b.curl(b.examples.AdminToken, b.admin+"/admin/rate-limits?top=10"),
 	})
 }

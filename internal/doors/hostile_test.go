@@ -31,7 +31,7 @@ func rawly(t *testing.T, addr, request string) (status int, header http.Header, 
 	defer func() { _ = conn.Close(); <-sent }()
 	reader, method := bufio.NewReader(conn), strings.SplitN(request, " ", 2)[0]
 	for {
-		res, err := http.ReadResponse(reader, &http.Request{Method: method}) //nolint:bodyclose // closed below; an interim answer has none
+		res, err := http.ReadResponse(reader, &http.Request{Method: method})
 		if err != nil {
 			return 0, nil, err.Error()
 		}

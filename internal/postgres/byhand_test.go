@@ -57,7 +57,7 @@ func TestEditsByHandAreVersions(t *testing.T) {
 	}
 	raises("last used", 0, false, func() {
 		require.NoError(t, b.MarkUsed(ctx, tenants.KindAPIKey, map[string]time.Time{"k1": time.Now()}))
-		b.exec(t, `UPDATE overrides SET last_used_at = now()`)
+		b.exec(t, `UPDATE overrides SET last_used_at = now()`) //nolint:contextcheck // it takes the test's
 	})
 	raises("the service's own", 1, false, func() {
 		_, err := b.ResetTenant(ctx, alice, "school-17")
