@@ -58,6 +58,7 @@ type gate struct {
 	answer   http.HandlerFunc // nil: 200 "hello"
 	timer    *delays
 	holder   *decision.Holder
+	proxy    *proxy.Proxy
 	store    ratelimit.Store
 
 	directory *tenants.Directory
@@ -76,6 +77,10 @@ type gateOptions struct {
 	upstream  *url.URL
 	tenantID  int64
 	transport http.RoundTripper
+	sockets   *decision.Holder
+	lifetime  time.Duration
+	hosts     []string
+	timer     decision.Timer // nil: the gate's own
 }
 
 func perMinute(quota int64) tenants.Rule {
@@ -103,16 +108,13 @@ func newGate(tb testing.TB, o gateOptions) *gate {
 		Tenants:       []tenants.Tenant{{ID: o.tenantID, Slug: "school-17", Plan: "light", Status: tenants.Active}},
 		AddressPolicy: &tenants.AddressPolicy{Limits: o.policy},
 	}
-	credential, text, err := tenants.NewCredential(tenants.KindAPIKey, rand.Reader)
-	require.NoError(tb, err)
-	g.key = text
-	g.changes.APIKeys = []tenants.APIKey{{ID: credential.ID, TenantID: o.tenantID, Hash: credential.Hash}}
-	g.apply()
+	g.key = g.apiKey(tb, o.tenantID)
 
 	g.upstream = httptest.NewServer(http.HandlerFunc(g.serveUpstream))
 	tb.Cleanup(g.upstream.Close)
 	target := o.upstream
 	if target == nil {
+		var err error
 		target, err = url.Parse(g.upstream.URL)
 		require.NoError(tb, err)
 	}
@@ -125,13 +127,19 @@ func newGate(tb testing.TB, o gateOptions) *gate {
 	if o.perTenant == 0 {
 		o.perTenant = 500
 	}
-	g.holder = decision.NewHolder(o.perTenant, 5000, g.timer.start)
-	engine := decision.New(decision.Config{Store: g.store, Directory: g.directory, Now: time.Now})
-	handler, err := proxy.New(proxy.Config{
+	if o.timer == nil {
+		o.timer = g.timer.start
+	}
+	g.holder = decision.NewHolder(o.perTenant, 5000, o.timer)
+	hosts, err := decision.NewHostPatterns(o.hosts)
+	require.NoError(tb, err)
+	engine := decision.New(decision.Config{Store: g.store, Directory: g.directory, Now: time.Now, Hosts: hosts})
+	g.proxy, err = proxy.New(proxy.Config{
 		Engine: engine, Addresses: resolver, Holder: g.holder, Upstream: target, TrustIdentityHeaders: o.identity, Transport: o.transport,
+		WebSockets: o.sockets, WebSocketLifetime: o.lifetime,
 	})
 	require.NoError(tb, err)
-	g.server = httptest.NewServer(handler)
+	g.server = httptest.NewServer(g.proxy)
 	tb.Cleanup(g.server.Close)
 	g.client = &http.Client{
 		Transport:     &http.Transport{MaxIdleConnsPerHost: 64},
@@ -145,6 +153,16 @@ func (g *gate) apply() {
 	g.changes.Version++
 	g.changes.Full = true
 	g.directory.Apply(g.changes, time.Now())
+}
+
+// apiKey makes a valid API key of a tenant.
+func (g *gate) apiKey(tb testing.TB, tenant int64) string {
+	tb.Helper()
+	credential, text, err := tenants.NewCredential(tenants.KindAPIKey, rand.Reader)
+	require.NoError(tb, err)
+	g.changes.APIKeys = append(g.changes.APIKeys, tenants.APIKey{ID: credential.ID, TenantID: tenant, Hash: credential.Hash})
+	g.apply()
+	return text
 }
 
 func (g *gate) serviceToken(tb testing.TB) string {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -134,6 +135,7 @@ func TestSmuggling(t *testing.T) {
 		"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: x\r\nBad Header: 1\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: x\r\nA: b\rc\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: x\r\nA: b\x00c\r\n\r\n",
 		"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n",
 	} {
 		require.GreaterOrEqual(t, status(text), 400, "%q", text)
@@ -173,4 +175,12 @@ func TestAbsoluteFormTarget(t *testing.T) {
 	seen := <-g.seen
 	require.Equal(t, "/a", seen.RequestURI)
 	require.Equal(t, strings.TrimPrefix(g.upstream.URL, "http://"), seen.Host)
+}
+
+// The short forms of the soaks: an event stream in order and whole, and an upload larger than what it may take in memory.
+func TestStreamsAreNotKept(t *testing.T) {
+	g := newGate(t, gateOptions{answer: events(20, 10*time.Millisecond)})
+	t.Logf("the latest of 20 events took %s", g.lateness(t, 20))
+	g = newGate(t, gateOptions{answer: count})
+	require.Less(t, g.upload(t, 128<<20), int64(64<<20))
 }
