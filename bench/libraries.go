@@ -137,6 +137,11 @@ func (l *libraries) peers(ctx context.Context) ([]*peer, error) {
 		)
 	}
 	peers = append(peers, l.watchedPeers(ctx)...)
+	proxies, err := l.proxyPeers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	peers = append(peers, proxies...)
 	return append(peers,
 		&peer{table: onPG, name: "plain upsert, fixed window", reference: true, cpu: onPGCPU, caller: single(l.plainUpsert, counterCount, wide)},
 		&peer{table: onPG, name: "pegel, segments", cpu: onPGCPU, caller: charges(l.pg, log(), counterCount, 1, 1)},

@@ -19,6 +19,7 @@ const (
 	onPG       = "postgres"
 	inside     = "inside"
 	watching   = "watching"
+	proxying   = "proxy"
 )
 
 var tables = []struct{ name, title string }{
@@ -29,6 +30,7 @@ var tables = []struct{ name, title string }{
 	{onHotKey, "The same, all callers on one counter."},
 	{onPG, "As a library on Postgres, 16 connections. Ratio to a plain upsert of a fixed window."},
 	{inside, "In this process, no store: 100 decisions are one call, so p50 and p99 are those of 100. Ratio to the token bucket."},
+	{proxying, "Through a reverse proxy in this process to the fixed answer, one tenant, on Redis; \"client\" is callers and proxy. Ratio to Go's own."},
 	{watching, "Over HTTP, served by this process, on Redis: what watching costs. \"client\" is callers and service. Ratio to nobody watching."},
 }
 
@@ -42,6 +44,7 @@ var columns = map[string][]string{
 	onPG:       {"client", "postgres"},
 	inside:     {"client"},
 	watching:   {"client", "redis"},
+	proxying:   {"client", "redis"},
 }
 
 func (w *world) run(ctx context.Context, set settings) error {
@@ -77,6 +80,7 @@ func (w *world) run(ctx context.Context, set settings) error {
 		}
 		if len(of) > 0 {
 			printTable(out, table.title, columns[table.name], table.name == inside, of, set.callers, results)
+			printShare(out, set.callers, of, results)
 		}
 	}
 	if set.only.MatchString("exactness") {
