@@ -69,10 +69,12 @@ func (l *libraries) proxyPeers(ctx context.Context) ([]*peer, error) {
 	through := func(name string, handler http.Handler, key string, want int) *peer {
 		server := httptest.NewServer(handler)
 		context.AfterFunc(ctx, server.Close)
-		return &peer{table: proxying, name: name, reference: name == bareProxy, cpu: cpu,
+		return &peer{
+			table: proxying, name: name, reference: name == bareProxy, cpu: cpu,
 			caller: func(context.Context, int) (func() error, func(), error) {
 				return dialHTTP(server.Listener.Addr().String(), key, "/v1/messages", want, "")
-			}}
+			},
+		}
 	}
 	return []*peer{
 		through(bareProxy, bare, keys[0], http.StatusOK),

@@ -180,6 +180,10 @@ func (v *Verifier) read(ctx context.Context) ([]byte, error) {
 	}
 	req.Header.Set("Accept", "application/jwk-set+json, application/json")
 	res, err := v.client.Do(req)
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		err = failed.Err // without the URL, whose query may be nobody's business
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ask for the key set: %w", err)
 	}

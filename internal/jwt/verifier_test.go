@@ -379,19 +379,13 @@ func BenchmarkVerify(b *testing.B) {
 		}
 	})
 	for alg, kid := range map[jose.SignatureAlgorithm]string{jose.RS256: "rsa", jose.ES256: "ec"} {
-		var signer crypto.Signer = key
+		var signer crypto.Signer = rsaKey(b, 2048)
 		if kid == "ec" {
 			signer = ecKey(b, elliptic.P256())
-		} else {
-			signer = rsaKey(b, 2048)
 		}
 		forged := sign(b, alg, signer, kid, good(nil))
 		b.Run("forged "+string(alg), func(b *testing.B) {
-			at := noon
-			for n := 0; b.Loop(); n++ {
-				if n%20 == 0 {
-					at = at.Add(time.Second)
-				}
+			for n := 0; b.Loop(); n++ { // never so many within a second that they are skipped
 				v.Verify(forged, somebody, noon.Add(time.Duration(n/20)*time.Second%(50*time.Minute)))
 			}
 		})

@@ -49,7 +49,7 @@ func (g *gate) socket(t *testing.T, path string, pairs ...string) *socket {
 	s := &socket{Conn: g.raw(t, text+"\r\n")}
 	s.reader = bufio.NewReader(s.Conn)
 	var err error
-	s.response, err = http.ReadResponse(s.reader, nil)
+	s.response, err = http.ReadResponse(s.reader, nil) //nolint:bodyclose // the clean-up closes it
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.response.Body.Close() })
 	return s
