@@ -3,8 +3,15 @@ package app_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,7 +66,7 @@ func TestTopTenOfAThousandTenantsOverTwoReplicas(t *testing.T) {
 	env := []string{"PEGEL_DATABASE_URL=" + testenv.Postgres(t), "PEGEL_REDIS_URL=" + testenv.Redis(t), "PEGEL_REDIS_TIMEOUT=5s"}
 	replicas := []*replica{startReplica(t, env...).ready(), startReplica(t, env...).ready()}
 	slugs := thousand(t, replicas[0])
-	service := replicas[0].service()
+	service, pegel := replicas[0].service(), buildPegel(t)
 	for _, r := range replicas {
 		require.Eventually(t, func() bool {
 			a, err := call(t.Context(), http.MethodGet, r.public+"/v1/status?tenant="+slugs[999], service, nil)
@@ -107,6 +114,17 @@ func TestTopTenOfAThousandTenantsOverTwoReplicas(t *testing.T) {
 		require.NotEqual(t, got.Replicas[0].Instance, got.Replicas[1].Instance)
 		require.Empty(t, got.Missing)
 		require.Empty(t, got.High)
+
+		var top rateLimits
+		require.NoError(t, json.Unmarshal(topOnce(t, pegel, r), &top))
+		require.Equal(t, got.Tenants, top.Tenants, "pegel top")
+		page := overviewPage(t, r)
+		for k := range 10 {
+			row := regexp.MustCompile(`(?s)>` + slugs[k] + `</a>.*?data-label="Used" class="n">(\d+) .*?data-label="Allowed" class="n opt">(\d+)<`).FindStringSubmatchIndex(page)
+			require.NotNil(t, row, "%s follows on the dashboard", slugs[k])
+			require.Equal(t, []string{strconv.FormatInt(sent[k], 10), strconv.FormatInt(sent[k], 10)}, []string{page[row[2]:row[3]], page[row[4]:row[5]]})
+			page = page[row[1]:]
+		}
 	}
 	sum, sentInAll := 0.0, float64(len(checks[0])+len(checks[1]))
 	if !assertEventually(t, 30*time.Second, func() bool {
@@ -131,6 +149,36 @@ func TestTopTenOfAThousandTenantsOverTwoReplicas(t *testing.T) {
 		require.NoError(t, json.Unmarshal(a.body, &history))
 		return len(history.Series) == 1 && history.Series[0].Name == "requests-per-minute" && history.Series[0].Total.Allowed == sent[0]
 	}, 60*time.Second, 200*time.Millisecond)
+}
+
+// topOnce is what pegel top prints for scripts.
+func topOnce(t *testing.T, binary string, r *replica) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), binary, "top", "--once", "-o", "json", "--server", r.admin)
+	cmd.Env = []string{"PEGEL_TOKEN=" + adminToken}
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	return out
+}
+
+// overviewPage signs in to the dashboard and is its first page, from the list of the biggest consumers on.
+func overviewPage(t *testing.T, r *replica) string {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.admin+"/dashboard/sign-in", strings.NewReader(url.Values{"token": {adminToken}}.Encode()))
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Sec-Fetch-Site", "same-origin")
+	res, err := (&http.Client{Jar: jar}).Do(req) // follows to the page
+	require.NoError(t, err)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, res.StatusCode, "%s", body)
+	_, list, found := strings.Cut(string(body), `id="live-top"`)
+	require.True(t, found, "%s", body)
+	return list
 }
 
 func assertEventually(t *testing.T, limit time.Duration, ok func() bool) bool {
