@@ -54,6 +54,7 @@ func (a *admin) PutPlan(c *gin.Context, name gen.PlanName, params gen.PutPlanPar
 	case !matching: // whatever was asked for, it can only be to create
 		pre.Absent = true
 	}
+	before := a.planBefore(c.Request.Context(), name)
 	stored, created, err := a.repository.PutPlan(c.Request.Context(), actor(c), plan, pre)
 	if err != nil {
 		a.fail(c, orRequired(err, matching || params.IfNoneMatch != nil))
@@ -63,6 +64,7 @@ func (a *admin) PutPlan(c *gin.Context, name gen.PlanName, params gen.PutPlanPar
 	if created {
 		done.status, done.location = http.StatusCreated, planPath(stored.Name)
 	}
+	tellNewCounters(c, before, &stored)
 	a.finish(c, &done, nil)
 }
 

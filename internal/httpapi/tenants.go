@@ -52,7 +52,16 @@ func (a *admin) PatchTenant(c *gin.Context, slug gen.TenantSlug, params gen.Patc
 		a.fail(c, err)
 		return
 	}
+	var before *tenants.Plan
+	if patch.Plan != nil {
+		if old, err := a.repository.Tenant(ctx, slug); err == nil && old.Plan != *patch.Plan {
+			before = a.planBefore(ctx, old.Plan)
+		}
+	}
 	stored, err := a.repository.PatchTenant(ctx, actor(c), slug, patch, pre)
+	if err == nil && before != nil {
+		tellNewCounters(c, before, a.planBefore(ctx, stored.Plan))
+	}
 	a.finish(c, &outcome{status: http.StatusOK, version: stored.Version, body: showTenant(&stored)}, planKnown(err))
 }
 
