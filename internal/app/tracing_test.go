@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	traces "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pegel-dev/pegel/internal/testenv"
@@ -82,6 +83,8 @@ func TestTraces(t *testing.T) { //nolint:paralleltest // the exporter reads the 
 	replica.call(http.MethodGet, replica.public+"/v1/ping", key, nil)
 	replica.call(http.MethodGet, replica.admin+"/admin/tenants/"+slug, adminToken, nil)
 	replica.call(http.MethodGet, replica.public+"/readyz", "", nil)
+	_, err = dialEnvoy(t, replica.app.Addr("rls"), insecure.NewCredentials()).ask(t.Context(), service, 1, "tenant", slug, "user", "user-canary", "path", "/path-canary")
+	require.NoError(t, err)
 
 	var names map[string]bool
 	require.Eventually(t, func() bool {
@@ -95,7 +98,7 @@ func TestTraces(t *testing.T) { //nolint:paralleltest // the exporter reads the 
 			traced = traced || ours && span.GetName() == "public POST"
 			redis = redis || ours && span.GetKind() == traces.Span_SPAN_KIND_CLIENT
 		}
-		return traced && redis && names["admin GET"] && names["public GET"]
+		return traced && redis && names["admin GET"] && names["public GET"] && names["envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"]
 	}, 20*time.Second, 50*time.Millisecond, "%v", names)
 	t.Logf("%v", names)
 	sql := false
