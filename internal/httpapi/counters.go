@@ -6,7 +6,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/tenants"
 )
 
@@ -28,16 +27,7 @@ func tellNewCounters(c *gin.Context, before, after *tenants.Plan) {
 	if before == nil || after == nil {
 		return
 	}
-	var names []string
-	for i := range after.Limits {
-		limit := &after.Limits[i].Limit
-		for j := range before.Limits {
-			if old := &before.Limits[j].Limit; old.Name == limit.Name && !ratelimit.SameCounter(old, limit) {
-				names = append(names, `"`+limit.Name+`"`)
-			}
-		}
-	}
-	if len(names) > 0 {
-		c.Header(newCountersHeader, strings.Join(names, ", "))
+	if names := tenants.NewCounters(before, after); len(names) > 0 {
+		c.Header(newCountersHeader, `"`+strings.Join(names, `", "`)+`"`)
 	}
 }

@@ -141,13 +141,8 @@ func (r *reconciliation) warnOfCounters(before, after *tenants.Plan) {
 	if before == nil {
 		return
 	}
-	for i := range after.Limits {
-		limit := &after.Limits[i].Limit
-		for j := range before.Limits {
-			if old := &before.Limits[j].Limit; old.Name == limit.Name && !ratelimit.SameCounter(old, limit) {
-				r.warn("plan %s: limit %s starts new counters, because its algorithm, window or scope changes: what was used is forgiven", after.Name, limit.Name)
-			}
-		}
+	for _, limit := range tenants.NewCounters(before, after) {
+		r.warn("plan %s: limit %s starts new counters, because its algorithm, window or scope changes: what was used is forgiven", after.Name, limit)
 	}
 }
 
