@@ -230,8 +230,12 @@ func (a *App) openProxy(
 	if err != nil {
 		return err
 	}
-	a.listeners.handle(l, a.traced(proxyListener, whenLoaded(a.directory, h)), 0) // an upload through the proxy may take as long as it likes
-	l.server = tunnelling{l.server, h}
+	if cert != nil {
+		l.socket = newHandshakes(l.socket, a.log)
+	}
+	server := a.listeners.handle(l, a.traced(proxyListener, whenLoaded(a.directory, h)), 0) // an upload through the proxy may take as long as it likes
+	l.socket = proxy.Guard(l.socket, server)
+	l.server = tunnelling{server, h}
 	return nil
 }
 

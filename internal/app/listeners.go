@@ -74,8 +74,8 @@ func listenReason(addr string, err error) string {
 }
 
 // handle sets what the listener serves. bodies bounds reading a request; 0: no bound.
-func (l *listeners) handle(entry *listener, h http.Handler, bodies time.Duration) {
-	entry.server = &http.Server{
+func (l *listeners) handle(entry *listener, h http.Handler, bodies time.Duration) *http.Server {
+	s := &http.Server{
 		Handler:           l.closeWhenDraining(h),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       bodies,
@@ -83,6 +83,8 @@ func (l *listeners) handle(entry *listener, h http.Handler, bodies time.Duration
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(l.log.With(slog.String("listener", entry.name)).Handler(), slog.LevelDebug),
 	}
+	entry.server = s
+	return s
 }
 
 // closeWhenDraining has each connection closed behind the answer it carries once draining has begun, so that clients

@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"bufio"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -8,10 +9,12 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -53,6 +56,11 @@ func TestTLSOnAllListeners(t *testing.T) {
 	cert, key, pool := certificate(t)
 	r := startReplica(t, "PEGEL_DATABASE_URL="+testenv.Postgres(t), "PEGEL_TLS_CERT_FILE="+cert, "PEGEL_TLS_KEY_FILE="+key,
 		"PEGEL_PROXY_LISTEN=127.0.0.1:0", "PEGEL_PROXY_UPSTREAM=http://127.0.0.1:9").ready()
+	for range 20 { // who never shakes hands keeps nobody waiting
+		silent, err := net.Dial("tcp", r.app.Addr("proxy"))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, silent.Close()) }()
+	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
@@ -68,6 +76,37 @@ func TestTLSOnAllListeners(t *testing.T) {
 		require.NoError(t, plain.Body.Close())
 		require.Equal(t, http.StatusBadRequest, plain.StatusCode, "plain HTTP is refused")
 	}
+}
+
+// B063: a request with two lengths is refused over TLS as well, and HTTP/1.1 over TLS is known as such upstream.
+func TestFramingOverTLS(t *testing.T) {
+	t.Parallel()
+	seen := make(chan *http.Request, 1)
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- r }))
+	defer upstream.Close()
+	cert, key, pool := certificate(t)
+	r := startReplica(t, "PEGEL_DATABASE_URL="+testenv.Postgres(t), "PEGEL_TLS_CERT_FILE="+cert, "PEGEL_TLS_KEY_FILE="+key,
+		"PEGEL_PROXY_LISTEN=127.0.0.1:0", "PEGEL_PROXY_UPSTREAM="+upstream.URL).ready()
+	conn, err := tls.Dial("tcp", r.app.Addr("proxy"), &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	reader := bufio.NewReader(conn)
+	for _, c := range []struct {
+		headers string
+		status  int
+	}{{"Content-Length: 5", http.StatusOK}, {"Content-Length: 5\r\nTransfer-Encoding: chunked", http.StatusBadRequest}} {
+		_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\n"+c.headers+"\r\n\r\n0\r\n\r\n")
+		require.NoError(t, err)
+		res, err := http.ReadResponse(reader, nil)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, res.Body)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, c.status, res.StatusCode, c.headers)
+	}
+	require.Equal(t, "https", (<-seen).Header.Get("X-Forwarded-Proto"))
+	require.Empty(t, seen)
 }
 
 // certificate writes a self-signed pair for 127.0.0.1.

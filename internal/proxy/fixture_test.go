@@ -139,7 +139,9 @@ func newGate(tb testing.TB, o gateOptions) *gate {
 		WebSockets: o.sockets, WebSocketLifetime: o.lifetime,
 	})
 	require.NoError(tb, err)
-	g.server = httptest.NewServer(g.proxy)
+	g.server = httptest.NewUnstartedServer(g.proxy)
+	g.server.Listener = proxy.Guard(g.server.Listener, g.server.Config)
+	g.server.Start()
 	tb.Cleanup(g.server.Close)
 	g.client = &http.Client{
 		Transport:     &http.Transport{MaxIdleConnsPerHost: 64},

@@ -258,6 +258,10 @@ func requestID(r *http.Request) string {
 	if lines := r.Header["X-Request-Id"]; len(lines) == 1 && saneID(lines[0]) {
 		return lines[0]
 	}
+	return newRequestID()
+}
+
+func newRequestID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails: crypto/rand ends the process rather than return an error
 	return hex.EncodeToString(id[:])

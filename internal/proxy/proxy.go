@@ -217,6 +217,11 @@ func (p *Proxy) hold(w http.ResponseWriter, r *http.Request, x *exchange, caller
 	early := readEarly(w, r, cancel)
 	if err := p.holder.Hold(ctx, x.decision.Delay); err != nil {
 		early.stop()
+		if reason := ambiguity(ctx); reason != nil {
+			w.Header().Set("Connection", "close")
+			p.refuse(w, x, problem.New(problem.Validation, reason.Error(), x.requestID))
+			return func() {}, false
+		}
 		panic(http.ErrAbortHandler) // the client has left: there is nobody to answer
 	}
 	early.release()
@@ -273,14 +278,20 @@ func (p *Proxy) refuse(w http.ResponseWriter, x *exchange, body problem.Problem)
 // nothing that the client could mend). A body that the client broke off or that is malformed is the client's fault: 400. The
 // hit stays charged.
 func (p *Proxy) upstreamFailed(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // the client has left
-	}
 	x := exchangeOf(r.Context())
-	if x.body.failed.Load() {
+	var reason error
+	if r.Context().Err() != nil {
+		if reason = ambiguity(r.Context()); reason == nil && errors.Is(err, context.Canceled) {
+			panic(http.ErrAbortHandler) // the client has left
+		}
+	}
+	if reason == nil && x.body.failed.Load() {
+		reason = errBody
+	}
+	if reason != nil {
 		decision.WriteHeaders(w.Header(), x.decision)
 		w.Header().Set("Connection", "close") // where the next request would start is anybody's guess
-		p.refuse(w, x, problem.New(problem.Validation, "the body could not be read to its end", x.requestID))
+		p.refuse(w, x, problem.New(problem.Validation, reason.Error(), x.requestID))
 		return
 	}
 	status := http.StatusBadGateway
@@ -295,6 +306,8 @@ func (p *Proxy) upstreamFailed(w http.ResponseWriter, r *http.Request, err error
 	decision.WriteHeaders(w.Header(), x.decision)
 	p.refuse(w, x, body)
 }
+
+var errBody = errors.New("the body could not be read to its end")
 
 // clientBody is a request's body that remembers whether reading it from the client failed.
 type clientBody struct {
