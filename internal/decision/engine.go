@@ -210,17 +210,21 @@ func (w *work) chargeOf(g group) ratelimit.Charge {
 	return ratelimit.Charge{Kind: kind, Counters: w.counters[from:to:to], Hits: 1, Cost: w.hit.Cost}
 }
 
+// outcome is where the store puts an answer. A store may keep the memory it is handed and hand back its own: what came back for the first
+// group goes into the call for the second.
+func (w *work) outcome() ratelimit.Outcome {
+	if w.out[0].Counters == nil {
+		w.out[0].Counters = w.inlineStates[:]
+	}
+	return ratelimit.Outcome{Counters: w.out[0].Counters[:0]}
+}
+
 // peeks reports whether the hit consumes nothing.
 func (w *work) peeks() bool { return !w.hit.Consumes() }
 
 // settleOne asks the store about one group of one hit.
 func (e *Engine) settleOne(ctx context.Context, w *work, g group) {
-	w.charge[0] = w.chargeOf(g)
-	// A store may keep the memory it is handed and hand back its own: what came back of the first call goes into the second.
-	if w.out[0].Counters == nil {
-		w.out[0].Counters = w.inlineStates[:]
-	}
-	w.out[0] = ratelimit.Outcome{Counters: w.out[0].Counters[:0]}
+	w.charge[0], w.out[0] = w.chargeOf(g), w.outcome()
 	if err := e.store.Decide(ctx, w.charge[:], w.out[:]); err != nil {
 		e.undecided(ctx, w, g, err)
 		return
@@ -230,25 +234,27 @@ func (e *Engine) settleOne(ctx context.Context, w *work, g group) {
 
 // settleAll asks the store about one group of every hit that still needs it, in one call.
 func (e *Engine) settleAll(ctx context.Context, works []work, g group) {
-	var asked []int
-	var charges []ratelimit.Charge
+	asked := make([]*work, 0, len(works))
 	for i := range works {
 		if works[i].pending(g) {
-			asked = append(asked, i)
-			charges = append(charges, works[i].chargeOf(g))
+			asked = append(asked, &works[i])
 		}
 	}
-	if len(charges) == 0 {
+	if len(asked) == 0 {
 		return
 	}
-	out := make([]ratelimit.Outcome, len(charges))
+	charges, out := make([]ratelimit.Charge, len(asked)), make([]ratelimit.Outcome, len(asked))
+	for i, w := range asked {
+		charges[i], out[i] = w.chargeOf(g), w.outcome()
+	}
 	err := e.store.Decide(ctx, charges, out)
-	for n, i := range asked {
+	for i, w := range asked {
 		if err != nil {
-			e.undecided(ctx, &works[i], g, err)
-		} else {
-			e.apply(ctx, &works[i], g, &out[n])
+			e.undecided(ctx, w, g, err)
+			continue
 		}
+		w.out[0].Counters = out[i].Counters
+		e.apply(ctx, w, g, &out[i])
 	}
 }
 

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"strconv"
 	"unicode/utf8"
 
@@ -81,6 +82,7 @@ func decodeBatch(data []byte) ([]batchElement, error) {
 		if s.next() != '[' {
 			return notAn(&s, "must be an array")
 		}
+		elements = make([]batchElement, 0, min(bytes.Count(data, []byte{'{'}), maxBatch))
 		return s.array(func(i int) error {
 			if i >= maxBatch {
 				return &bodyError{message: "is one too many: a batch has at most " + strconv.Itoa(maxBatch) + " checks"}
@@ -102,13 +104,13 @@ func decodeBatch(data []byte) ([]batchElement, error) {
 // decodeElement reads one check and stands behind it afterwards, whether it was valid or not.
 func decodeElement(s *scanner) (batchElement, error) {
 	s.next()
-	start, depth := s.pos, s.depth
+	start, depth, keys := s.pos, s.depth, len(s.keys)
 	var e batchElement
 	if e.err = e.check.read(s); e.err == nil {
 		return e, nil
 	}
 	// Broken JSON is the whole body's fault: where the next element starts could be read in two ways.
-	s.pos, s.depth, s.lenient = start, depth, true
+	s.pos, s.depth, s.keys, s.lenient = start, depth, s.keys[:keys], true
 	err := s.skip()
 	s.lenient = false
 	return e, err

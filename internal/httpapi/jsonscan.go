@@ -51,6 +51,8 @@ type scanner struct {
 	pos  int
 	// depth of the value being read.
 	depth int
+	// keys of the objects being read, the innermost last.
+	keys [][]byte
 	// lenient steps over a value that was found wrong already: only what cannot be parsed at all is an error then.
 	lenient bool
 }
@@ -88,7 +90,7 @@ func (s *scanner) object(field func(key []byte) error) error {
 		if err != nil {
 			return err
 		}
-		if !seen.add(key) && !s.lenient {
+		if !s.first(seen, key) && !s.lenient {
 			return under(pointerSegment(string(key)), &bodyError{message: "must not come twice"})
 		}
 		if s.next() != ':' {
@@ -121,7 +123,7 @@ func (s *scanner) container(open, closing byte, item func(seen *keySet, i int) e
 	if s.depth++; s.depth > maxDepth {
 		return &bodyError{message: "is nested deeper than " + strconv.Itoa(maxDepth) + " levels"}
 	}
-	var seen keySet
+	seen := keySet{from: len(s.keys)}
 	for i := 0; ; i++ {
 		c := s.next()
 		switch {
@@ -141,6 +143,7 @@ func (s *scanner) container(open, closing byte, item func(seen *keySet, i int) e
 		case closing:
 			s.pos++
 			s.depth--
+			s.keys = s.keys[:seen.from]
 			return nil
 		default:
 			return s.syntaxError()
@@ -148,34 +151,36 @@ func (s *scanner) container(open, closing byte, item func(seen *keySet, i int) e
 	}
 }
 
-// keySet finds duplicate keys: a short list first, a map for objects of many keys.
+// fewKeys is how many keys of an object are compared one by one.
+const fewKeys = 16
+
+// keySet is the keys of one object: those of the scanner from one on, or a map where they are many.
 type keySet struct {
-	few  [16][]byte
-	n    int
+	from int
 	many map[string]struct{}
 }
 
-func (k *keySet) add(key []byte) bool {
-	if k.many != nil {
-		before := len(k.many)
-		k.many[string(key)] = struct{}{}
-		return len(k.many) > before
+// first reports whether a key comes for the first time in its object.
+func (s *scanner) first(seen *keySet, key []byte) bool {
+	if seen.many != nil {
+		before := len(seen.many)
+		seen.many[string(key)] = struct{}{}
+		return len(seen.many) > before
 	}
-	for _, other := range k.few[:k.n] {
+	for _, other := range s.keys[seen.from:] {
 		if bytes.Equal(other, key) {
 			return false
 		}
 	}
-	if k.n < len(k.few) {
-		k.few[k.n] = key
-		k.n++
-		return true
+	if s.keys == nil {
+		s.keys = make([][]byte, 0, fewKeys)
 	}
-	k.many = make(map[string]struct{}, 2*len(k.few))
-	for _, other := range k.few {
-		k.many[string(other)] = struct{}{}
+	if s.keys = append(s.keys, key); len(s.keys)-seen.from > fewKeys {
+		seen.many = make(map[string]struct{}, 2*fewKeys)
+		for _, other := range s.keys[seen.from:] {
+			seen.many[string(other)] = struct{}{}
+		}
 	}
-	k.many[string(key)] = struct{}{}
 	return true
 }
 

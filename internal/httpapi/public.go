@@ -82,8 +82,8 @@ func (p *public) answer(c *gin.Context, d *decision.Decision) {
 // mediaJSON is the media type of every body that is no problem.
 const mediaJSON = "application/json"
 
-// bufferKept is up to what size the memory of a body is kept for the next one.
-const bufferKept = 64 << 10
+// bufferKept is up to what size the memory of a body is kept for the next one: a batch of some 400 checks.
+const bufferKept = 256 << 10
 
 // writeAppended sends a body that writes itself: what is answered most often.
 func (s *surface) writeAppended(c *gin.Context, status int, contentType string, body func([]byte) []byte) {

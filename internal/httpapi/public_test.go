@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -407,6 +408,30 @@ func BenchmarkCheck(b *testing.B) {
 	body := strings.NewReader(`{"cost":1}`)
 	req := httptest.NewRequest(http.MethodPost, "/v1/check", body)
 	req.Header.Set("Authorization", "Bearer "+key)
+	req.Header.Set("Content-Type", "application/json")
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := body.Seek(0, io.SeekStart); err != nil {
+			b.Fatal(err)
+		}
+		handler.ServeHTTP(&quietWriter{header: make(http.Header, 16)}, req)
+	}
+}
+
+// BenchmarkCheckBatch is 100 checks in one call, of 100 tenants; per call.
+func BenchmarkCheckBatch(b *testing.B) {
+	w := newWorldQuiet(b)
+	w.plan("huge", 1_000_000_000)
+	checks := make([]string, 100)
+	for i := range checks {
+		slug := "school-" + strconv.Itoa(i)
+		w.tenant(slug, "huge")
+		checks[i] = `{"tenant":"` + slug + `","user":"u` + strconv.Itoa(i) + `"}`
+	}
+	handler := w.public.Config.Handler
+	body := strings.NewReader(`{"checks":[` + strings.Join(checks, ",") + `]}`)
+	req := httptest.NewRequest(http.MethodPost, "/v1/check/batch", body)
+	req.Header.Set("Authorization", "Bearer "+w.service("gateway", false, tenants.MayCheck))
 	req.Header.Set("Content-Type", "application/json")
 	b.ReportAllocs()
 	for b.Loop() {
