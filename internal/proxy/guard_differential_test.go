@@ -58,7 +58,7 @@ func (l *listening) send(t *rapid.T, text []byte) (handled []string, answers []b
 	defer func() { _ = conn.Close() }()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 	_, _ = conn.Write(text) // one that is refused half-way
-	_ = conn.(*net.TCPConn).CloseWrite()
+	_ = conn.(*net.TCPConn).CloseWrite() //nolint:errcheck // dialled as TCP
 	answers, _ = io.ReadAll(conn)
 	l.mu.Lock()
 	defer l.mu.Unlock()
