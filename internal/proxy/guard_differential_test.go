@@ -53,12 +53,12 @@ func newListening(tb testing.TB, guarded bool) *listening {
 
 // send sends a connection's bytes and returns what was handled of them and answered.
 func (l *listening) send(t *rapid.T, text []byte) (handled []string, answers []byte) {
-	conn, err := net.Dial("tcp", l.server.Listener.Addr().String())
+	conn, err := net.DialTCP("tcp", nil, l.server.Listener.Addr().(*net.TCPAddr)) //nolint:forcetypeassert,errcheck // it listens on TCP
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 	_, _ = conn.Write(text) // one that is refused half-way
-	_ = conn.(*net.TCPConn).CloseWrite() //nolint:errcheck // dialled as TCP
+	_ = conn.CloseWrite()
 	answers, _ = io.ReadAll(conn)
 	l.mu.Lock()
 	defer l.mu.Unlock()
