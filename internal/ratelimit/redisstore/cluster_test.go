@@ -15,6 +15,7 @@ import (
 
 	"github.com/pegel-dev/pegel/internal/ratelimit"
 	"github.com/pegel-dev/pegel/internal/ratelimit/redisstore"
+	"github.com/pegel-dev/pegel/internal/ratelimit/storetest"
 	"github.com/pegel-dev/pegel/internal/testenv"
 )
 
@@ -144,4 +145,12 @@ func moveSlot(t *testing.T, nodes []node, key string) {
 	for _, n := range []node{target, source} {
 		require.NoError(t, n.Do(ctx, "CLUSTER", "SETSLOT", number, "NODE", target.id).Err())
 	}
+}
+
+// TestConformsOnCluster runs the suite on three masters: raises, refunds and resets find the node of a counter as charges do.
+func TestConformsOnCluster(t *testing.T) {
+	nodes := startCluster(t)
+	storetest.Run(t, storetest.Factory{Checks: 30, New: onTestClock(func(testing.TB) string {
+		return fmt.Sprintf("redis://%s:%s?cluster=true", nodes[0].host, nodes[0].port)
+	})})
 }
