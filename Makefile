@@ -31,7 +31,7 @@ build: ## Build the static binary dist/pegel
 ##@ Change it
 
 .PHONY: setup
-setup: ## Install what is missing on this machine: Postgres, Redis, PgBouncer, nginx, Chromium, promtool, curl, a C compiler (root on Debian; else names them)
+setup: ## Install what is missing on this machine: Postgres, Redis, PgBouncer, nginx, Chromium, promtool, curl, jq, a C compiler (root on Debian; else names them)
 	@scripts/setup test
 
 .PHONY: setup-run

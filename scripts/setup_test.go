@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -78,7 +80,7 @@ func (m *machine) setUp(need string) (said string, installed []string) {
 // Guarantee: on a machine with Go and nothing else, `make run` and `make test` install what they need.
 func TestSetupInstallsWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	for need, want := range map[string]string{"run": "redis-server curl", "test": "redis-server curl pgbouncer nginx-light nodejs php-cli python3-fastapi python3-httpx python3-uvicorn chromium prometheus gcc libc6-dev"} {
+	for need, want := range map[string]string{"run": "redis-server curl jq procps", "test": "redis-server curl jq procps pgbouncer nginx-light nodejs php-cli python3-fastapi python3-httpx python3-uvicorn chromium prometheus gcc libc6-dev"} {
 		m := newMachine(t)
 		for binary, name := range map[string]string{"pgbouncer": "pgbouncer", "nginx": "nginx-light"} {
 			if _, err := os.Stat("/usr/sbin/" + binary); err == nil {
@@ -94,7 +96,7 @@ func TestSetupInstallsWhatIsMissing(t *testing.T) {
 func TestSetupDoesNothingWhenAllIsThere(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	for _, name := range []string{"valkey-server", "curl", "pgbouncer", "nginx", "node", "php", "python", "chromium", "promtool", "a-c-compiler"} {
+	for _, name := range []string{"valkey-server", "curl", "jq", "pgrep", "pkill", "pgbouncer", "nginx", "node", "php", "python", "chromium", "promtool", "a-c-compiler"} {
 		m.has(name, "")
 	}
 	for _, need := range []string{"run", "test"} {
@@ -109,7 +111,9 @@ func TestSetupDoesNothingWhenAllIsThere(t *testing.T) {
 func TestSetupNamesWhatItCannotInstall(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.has("curl", "")
+	for _, name := range []string{"curl", "jq", "pgrep", "pkill"} {
+		m.has(name, "")
+	}
 	m.has("id", "echo 1000")
 	said, installed := m.setUp("run")
 	require.Empty(t, installed)
@@ -117,8 +121,38 @@ func TestSetupNamesWhatItCannotInstall(t *testing.T) {
 
 	// Of two packages one cannot be had: the other is installed all the same.
 	m = newMachine(t)
+	for _, name := range []string{"jq", "pgrep", "pkill"} {
+		m.has(name, "")
+	}
 	m.aptGet(`case "$*" in *curl*) echo "E: no curl"; exit 100 ;; esac`)
 	said, installed = m.setUp("run")
 	require.Equal(t, []string{"redis-server curl", "redis-server", "curl"}, installed)
 	require.Contains(t, said, "E: no curl\nsetup: could not install curl; the whole log is in ")
+}
+
+// Guarantee: what README.md has its reader paste runs on a bare machine once `make run` has set it up.
+func TestSetupInstallsWhatTheREADMEPastes(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	_, installed := m.setUp("run")
+	packageOf := map[string]string{"curl": "curl", "jq": "jq", "pgrep": "procps", "pkill": "procps"}
+	everywhere := strings.Fields("seq sleep sort uniq xargs ask try") // the last two are its own functions
+	readme, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	used := map[string]bool{}
+	for line := range strings.Lines(string(readme)) {
+		if pasted, ok := strings.CutPrefix(line, "$ "); ok {
+			for _, m := range regexp.MustCompile(`(?:^|[|;] |\()([a-z]+)`).FindAllStringSubmatch(pasted, -1) {
+				used[m[1]] = true
+			}
+		}
+	}
+	for command := range packageOf {
+		require.Contains(t, used, command, "the pattern finds them all")
+	}
+	for command := range used {
+		if !slices.Contains(everywhere, command) {
+			require.Contains(t, strings.Fields(installed[0]), packageOf[command], "README.md has its reader run %s", command)
+		}
+	}
 }
