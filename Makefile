@@ -39,8 +39,13 @@ setup-run:
 	@scripts/setup run
 
 .PHONY: test
-test: setup $(BIN)/gotestsum $(BIN)/caddy ## Run every test, with the race detector and in random order (PKG=./internal/... for some)
+test: setup c-compiler $(BIN)/gotestsum $(BIN)/caddy ## Run every test, with the race detector and in random order (PKG=./internal/... for some)
 	$(BIN)/gotestsum --format pkgname -- -race -shuffle=on -timeout 20m -skip '^TestSoak' $(PKG)
+
+# Without one Go says, minutes later, only that cgo is off.
+.PHONY: c-compiler
+c-compiler: setup
+	@command -v "$${CC:-gcc}" >/dev/null || { echo 'make test: no C compiler, which the race detector needs (Debian: gcc libc6-dev); make test-short does without' >&2; exit 1; }
 
 .PHONY: test-short
 test-short: setup $(BIN)/gotestsum $(BIN)/caddy ## Run the quick tests

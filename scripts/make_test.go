@@ -36,3 +36,20 @@ func TestContinuousIntegrationRunsTheREADMEsTests(t *testing.T) {
 	require.NoError(t, err)
 	require.NotZero(t, info.Mode()&0o100, "it can be run")
 }
+
+// Guarantee: without a C compiler, which the race detector needs, `make test` says so before it builds anything.
+func TestMakeNamesTheMissingCompiler(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "make", "-o", "setup", "c-compiler")
+	cmd.Dir, cmd.Env = "..", append(os.Environ(), "CC=no-such-compiler")
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "make test: no C compiler, which the race detector needs (Debian: gcc libc6-dev)")
+
+	cmd = exec.CommandContext(t.Context(), "make", "-n", "-o", "setup", "test")
+	cmd.Dir = ".."
+	out, err = cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	compiler, _, _ := strings.Cut(string(out), "gotestsum")
+	require.Contains(t, compiler, "no C compiler", "before anything is built")
+}
