@@ -34,6 +34,9 @@ type Entry struct {
 	Action     string // "tenant.create", "plan.update", "service_token.revoke", …
 	Resource   string // "tenant", "plan", "api_key", …
 	ResourceID string // slug, name or public id
+	// Tenant is the slug of the tenant it concerns, also when that is gone; empty: of none. It is found out where entries are
+	// written (migrations/000012): what a writer puts here is ignored.
+	Tenant string
 	Diff       []Change
 }
 
@@ -47,5 +50,7 @@ type Change struct {
 // Filter selects entries; zero fields match all.
 type Filter struct {
 	Actor, Action, Resource, ResourceID string
-	From, To                            time.Time
+	// Tenant is a slug: entries about the tenant itself, its overrides, its API keys and its incidents.
+	Tenant   string
+	From, To time.Time
 }

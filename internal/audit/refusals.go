@@ -17,6 +17,8 @@ type Refusal struct {
 	Action string
 	// Resource and ResourceID are what it was about.
 	Resource, ResourceID string
+	// Tenant is the slug of the tenant it was about where Resource and ResourceID do not tell: that of an API key.
+	Tenant string
 	// Cause is why, in our own words.
 	Cause string
 }
@@ -30,6 +32,9 @@ func (r *Refusal) Entry(count int64, first, last time.Time) Entry {
 	}
 	if r.Cause != "" {
 		add("cause", r.Cause)
+	}
+	if r.Tenant != "" {
+		add("tenant", r.Tenant)
 	}
 	if count > 1 {
 		e.Diff = append(e.Diff, Change{Field: "count", To: json.RawMessage(strconv.FormatInt(count, 10))})

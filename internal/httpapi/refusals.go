@@ -55,8 +55,12 @@ func (a *admin) fail(c *gin.Context, err error) {
 // refusalOf is a refused request of a known administrator.
 func refusalOf(c *gin.Context, why string) audit.Refusal {
 	resource, id := target(c)
+	var tenant string
+	if slug := c.Param("tenant"); resource == "api_key" && tenants.ValidSlug(slug) {
+		tenant = slug
+	}
 	return audit.Refusal{
-		Actor: actor(c), Action: actionRequestRefused, Resource: resource, ResourceID: id,
+		Actor: actor(c), Action: actionRequestRefused, Resource: resource, ResourceID: id, Tenant: tenant,
 		Cause: c.Request.Method + " " + specPath(c.FullPath()) + ": " + why,
 	}
 }

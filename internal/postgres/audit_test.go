@@ -42,6 +42,7 @@ func TestTheAuditLogCannotBeChangedByHand(t *testing.T) {
 		`UPDATE audit_log SET actor_name = 'nobody'`, `DELETE FROM audit_log`, `TRUNCATE audit_log`,
 		`UPDATE audit_log SET actor_name = 'nobody' WHERE false`, `DELETE FROM audit_log WHERE id = 1`,
 		`INSERT INTO audit_log (id, actor_kind, actor_name, action, resource) OVERRIDING SYSTEM VALUE VALUES (1, 'x', 'x', 'x', 'x') ON CONFLICT (id) DO UPDATE SET actor_name = 'x'`,
+		`UPDATE audit_tenants SET tenant = 'nobody'`, `DELETE FROM audit_tenants`, `TRUNCATE audit_tenants`,
 	}
 	service := session(t, at.String())
 	for _, sql := range tamper {

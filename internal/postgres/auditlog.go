@@ -86,48 +86,55 @@ func placeOf(key string) (*place, error) {
 }
 
 // auditQuery names only the conditions that are asked for, so that each has its index, and every index ends in the order of
-// the list. An actor is looked for by id and by name, one after the other, because an OR would have neither index.
+// the list. An actor is looked for by id and by name, one after the other, because an OR would have neither index. The entries of a
+// tenant are walked by the index that audit_tenants is.
 func auditQuery(f audit.Filter, before *place, most int) (sql string, args []any) {
 	arg := func(v any) string {
 		args = append(args, v)
 		return fmt.Sprintf("$%d", len(args))
 	}
+	from, at, id := "audit_log AS a", "a.at", "a.id"
 	conditions := []string{"true"}
+	if f.Tenant != "" {
+		from, at, id = "audit_tenants AS o JOIN audit_log AS a ON a.id = o.audit_id", "o.at", "o.audit_id"
+		conditions = append(conditions, "o.tenant = "+arg(f.Tenant))
+	}
 	if before != nil {
-		conditions = append(conditions, "(at, id) < ("+arg(before.at)+", "+arg(before.id)+")")
+		conditions = append(conditions, "("+at+", "+id+") < ("+arg(before.at)+", "+arg(before.id)+")")
 	}
 	if f.Action != "" {
-		conditions = append(conditions, "action = "+arg(f.Action))
+		conditions = append(conditions, "a.action = "+arg(f.Action))
 	}
 	if f.Resource != "" {
-		conditions = append(conditions, "resource = "+arg(f.Resource))
+		conditions = append(conditions, "a.resource = "+arg(f.Resource))
 	}
 	if f.ResourceID != "" {
-		conditions = append(conditions, "resource_id = "+arg(f.ResourceID))
+		conditions = append(conditions, "a.resource_id = "+arg(f.ResourceID))
 	}
 	if !f.From.IsZero() {
-		conditions = append(conditions, "at >= "+arg(f.From))
+		conditions = append(conditions, at+" >= "+arg(f.From))
 	}
 	if !f.To.IsZero() {
-		conditions = append(conditions, "at < "+arg(f.To))
+		conditions = append(conditions, at+" < "+arg(f.To))
 	}
-	newest := fmt.Sprintf(" ORDER BY at DESC, id DESC LIMIT %d", most)
 	branch := func(more string) string {
-		return `SELECT id, at, actor_kind, actor_id, actor_name, actor_address, request_id, action, resource, resource_id, diff
-			FROM audit_log WHERE ` + strings.Join(conditions, " AND ") + more + newest
+		return `SELECT a.* FROM ` + from + ` WHERE ` + strings.Join(conditions, " AND ") + more +
+			fmt.Sprintf(" ORDER BY %s DESC, %s DESC LIMIT %d", at, id, most)
 	}
-	if f.Actor == "" {
-		return branch(""), args
+	found := branch("")
+	if f.Actor != "" {
+		actor := arg(f.Actor)
+		found = "(" + branch(" AND a.actor_id = "+actor) + ") UNION ALL (" + branch(" AND a.actor_name = "+actor+" AND a.actor_id <> "+actor) + ")"
 	}
-	actor := arg(f.Actor)
-	byID, byName := branch(" AND actor_id = "+actor), branch(" AND actor_name = "+actor+" AND actor_id <> "+actor)
-	return "SELECT * FROM ((" + byID + ") UNION ALL (" + byName + ")) AS of_actor" + newest, args
+	return `SELECT id, at, actor_kind, actor_id, actor_name, actor_address, request_id, action, resource, resource_id, diff,
+		coalesce((SELECT tenant FROM audit_tenants WHERE audit_id = found.id), '')
+		FROM (` + found + fmt.Sprintf(`) AS found ORDER BY at DESC, id DESC LIMIT %d`, most), args
 }
 
 func scanEntry(row pgx.CollectableRow) (audit.Entry, error) {
 	var e audit.Entry
 	var diff []byte
-	err := row.Scan(&e.ID, &e.Time, &e.Actor.Kind, &e.Actor.ID, &e.Actor.Name, &e.Actor.Address, &e.Actor.RequestID, &e.Action, &e.Resource, &e.ResourceID, &diff)
+	err := row.Scan(&e.ID, &e.Time, &e.Actor.Kind, &e.Actor.ID, &e.Actor.Name, &e.Actor.Address, &e.Actor.RequestID, &e.Action, &e.Resource, &e.ResourceID, &diff, &e.Tenant)
 	if err != nil {
 		return e, err
 	}

@@ -30,6 +30,8 @@ const (
 	lockRetryPause = 500 * time.Millisecond
 	// maxMigrationWait ends the tries when the locks never come free, whatever the caller's context says.
 	maxMigrationWait = 5 * time.Minute
+	// maxMigration ends all of it: a step that reads a large table may take minutes, one that hears nothing any more must not hang.
+	maxMigration = time.Hour
 )
 
 // DirtyError is an interrupted migration step that only a person can judge. Pegel's own steps are one transaction each and
@@ -58,7 +60,7 @@ func (s MigrationStatus) Newer() bool { return s.Version > s.Latest }
 // MigrateUp applies every pending step and returns when the schema is at least as new as this binary. Any number of
 // replicas may call it at once: each step runs under an advisory lock, in one transaction with its mark, so a process
 // that is killed leaves either the whole step or nothing. A step that cannot get its locks within 3 s lets go of what it
-// has and is tried again, for 5 min at most. A dirty mark is a *DirtyError and changes nothing. A schema newer than the binary
+// has and is tried again, for 5 min at most; all of it ends after an hour. A dirty mark is a *DirtyError and changes nothing. A schema newer than the binary
 // is logged and accepted: each release works on the next one's schema. Cancelling ctx ends it at once.
 func MigrateUp(ctx context.Context, databaseURL string, log *slog.Logger) error {
 	return migrateUp(ctx, databaseURL, migrations.FS, log)
@@ -83,7 +85,9 @@ func MigrateStatus(ctx context.Context, databaseURL string) (MigrationStatus, er
 }
 
 func migrateUp(ctx context.Context, databaseURL string, steps fs.FS, log *slog.Logger) error {
-	ctx, cancel := context.WithTimeout(ctx, maxMigrationWait)
+	ctx, cancel := context.WithTimeout(ctx, maxMigration)
+	defer cancel()
+	waiting, cancel := context.WithTimeout(ctx, maxMigrationWait)
 	defer cancel()
 	for {
 		err := oneStep(ctx, databaseURL, steps, 1, log)
@@ -95,7 +99,7 @@ func migrateUp(ctx context.Context, databaseURL string, steps fs.FS, log *slog.L
 			return fmt.Errorf("migrate up: %w (%w)", ctx.Err(), err)
 		case isLockTimeout(err):
 			log.InfoContext(ctx, "migration waits for a lock held by somebody else, will try again", slog.Duration("waited", lockTimeout))
-			if err := pause(ctx, rand.N(lockRetryPause)); err != nil { //nolint:gosec // spreads tries, keeps no secret
+			if err := pause(waiting, rand.N(lockRetryPause)); err != nil { //nolint:gosec // spreads tries, keeps no secret
 				return fmt.Errorf("migrate up: the database's locks never came free: %w", err)
 			}
 		default:
