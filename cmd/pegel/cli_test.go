@@ -219,6 +219,18 @@ func (s *server) output(t *testing.T) {
 	require.Len(t, list.Items, 3)
 	require.NoError(t, json.Unmarshal([]byte(s.must("tenant list --limit 1 -o json")), &list))
 	require.Len(t, list.Items, 1)
+	s.must("key create school-17 --name told")
+	var changes struct {
+		Items []struct {
+			Action string `json:"action"`
+			Tenant string `json:"tenant"`
+		} `json:"items"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(s.must("audit list --tenant school-17 --limit 0 -o json")), &changes))
+	require.Equal(t, "api_key.create", changes.Items[0].Action)
+	for _, entry := range changes.Items {
+		require.Equal(t, "school-17", entry.Tenant)
+	}
 	require.NoError(t, json.Unmarshal([]byte(s.must("schema")), new(any)))
 	require.Equal(t, "2001:db8::/32\n", s.must("network deny 2001:db8::/32 > /dev/null; pegel network export"))
 }

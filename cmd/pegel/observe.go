@@ -30,6 +30,7 @@ func auditFilters(cmd *cobra.Command) *filters {
 	f.flag(cmd, "action", "such as tenant.create")
 	f.flag(cmd, "resource", "such as tenant")
 	f.flag(cmd, "resource-id", "slug, name or public id")
+	f.flag(cmd, "tenant", "slug: what concerns this tenant, its overrides, API keys and incidents, also when it is gone")
 	f.flag(cmd, "from", "not before this time, such as 2026-11-30T00:00:00Z")
 	f.flag(cmd, "to", "before this time")
 	return f
@@ -38,7 +39,7 @@ func auditFilters(cmd *cobra.Command) *filters {
 func auditList(r *remote) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List entries, newest first",
-		Example: "  pegel audit list --resource tenant --resource-id school-17\n  pegel audit list --actor alice --from 2026-11-30T00:00:00Z --limit 0",
+		Example: "  pegel audit list --tenant school-17\n  pegel audit list --resource plan --resource-id light\n  pegel audit list --actor alice --from 2026-11-30T00:00:00Z --limit 0",
 	}
 	f := auditFilters(cmd)
 	return listing[adminclient.AuditEntry]{
@@ -65,6 +66,7 @@ func auditExport(r *remote) *cobra.Command {
 // export finishes a command that streams a log.
 func (r *remote) export(cmd *cobra.Command, path string, f *filters) *cobra.Command {
 	var format string
+	oneForm(cmd)
 	cmd.Flags().StringVar(&format, "format", "ndjson", "ndjson or csv")
 	fixed(cmd, "format", "ndjson", "csv")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

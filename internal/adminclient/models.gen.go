@@ -1110,8 +1110,13 @@ type AuditEntry struct {
 	Resource string `json:"resource"`
 
 	// ResourceId Example: school-17
-	ResourceId string    `json:"resource_id"`
-	Time       time.Time `json:"time"`
+	ResourceId string `json:"resource_id"`
+
+	// Tenant Slug of the tenant that it concerns. Absent: none.
+	//
+	// Example: school-17
+	Tenant *string   `json:"tenant,omitempty"`
+	Time   time.Time `json:"time"`
 }
 
 // BatchRequest defines model for BatchRequest.
@@ -2317,6 +2322,9 @@ type ListAuditParams struct {
 	// ResourceId Slug, name or public id.
 	ResourceId *string `form:"resource_id,omitempty" json:"resource_id,omitempty"`
 
+	// Tenant What concerns this tenant, also when it is gone: changes of it, of its overrides, API keys and incidents, and refused attempts at them. A plan is changed for all its tenants, and is found by `resource=plan`.
+	Tenant *Slug `form:"tenant,omitempty" json:"tenant,omitempty"`
+
 	// From Not before this time.
 	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
 
@@ -2340,6 +2348,9 @@ type ExportAuditParams struct {
 
 	// ResourceId Slug, name or public id.
 	ResourceId *string `form:"resource_id,omitempty" json:"resource_id,omitempty"`
+
+	// Tenant What concerns this tenant, also when it is gone: changes of it, of its overrides, API keys and incidents, and refused attempts at them. A plan is changed for all its tenants, and is found by `resource=plan`.
+	Tenant *Slug `form:"tenant,omitempty" json:"tenant,omitempty"`
 
 	// From Not before this time.
 	From *time.Time `form:"from,omitempty" json:"from,omitempty"`

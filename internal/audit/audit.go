@@ -37,7 +37,7 @@ type Entry struct {
 	// Tenant is the slug of the tenant it concerns, also when that is gone; empty: of none. It is found out where entries are
 	// written (migrations/000012): what a writer puts here is ignored.
 	Tenant string
-	Diff       []Change
+	Diff   []Change
 }
 
 // Change is one field before and after. Secrets never enter it.

@@ -16,7 +16,7 @@ import (
 // ListAudit is GET /admin/audit.
 func (a *admin) ListAudit(c *gin.Context, params gen.ListAuditParams) {
 	page, err := a.repository.ListAudit(c.Request.Context(), auditFilter(gen.ExportAuditParams{
-		Actor: params.Actor, Action: params.Action, Resource: params.Resource, ResourceId: params.ResourceId, From: params.From, To: params.To,
+		Actor: params.Actor, Action: params.Action, Resource: params.Resource, ResourceId: params.ResourceId, Tenant: params.Tenant, From: params.From, To: params.To,
 	}), pageOf(params.Limit, params.Cursor))
 	list(a, c, page, err, showEntry)
 }
@@ -30,7 +30,7 @@ func (a *admin) ExportAudit(c *gin.Context, params gen.ExportAuditParams) {
 			return a.repository.ListAudit(ctx, filter, p)
 		},
 		show:    func(e *audit.Entry) any { return showEntry(e) },
-		columns: []string{"id", "time", "actor_kind", "actor_id", "actor_name", "actor_address", "request_id", "action", "resource", "resource_id", "diff"},
+		columns: []string{"id", "time", "actor_kind", "actor_id", "actor_name", "actor_address", "request_id", "action", "resource", "resource_id", "tenant", "diff"},
 		cells:   entryCells,
 	}
 	stream.send(a, c, string(orZero(params.Format)))
@@ -38,14 +38,14 @@ func (a *admin) ExportAudit(c *gin.Context, params gen.ExportAuditParams) {
 
 func auditFilter(p gen.ExportAuditParams) audit.Filter { //nolint:gocritic // a handful of pointers
 	return audit.Filter{
-		Actor: orZero(p.Actor), Action: orZero(p.Action), Resource: orZero(p.Resource), ResourceID: orZero(p.ResourceId),
+		Actor: orZero(p.Actor), Action: orZero(p.Action), Resource: orZero(p.Resource), ResourceID: orZero(p.ResourceId), Tenant: orZero(p.Tenant),
 		From: orZero(p.From), To: orZero(p.To),
 	}
 }
 
 func showEntry(e *audit.Entry) gen.AuditEntry {
 	return gen.AuditEntry{
-		Id: e.ID, Time: e.Time.UTC(), Action: e.Action, Resource: e.Resource, ResourceId: e.ResourceID,
+		Tenant: orAbsent(e.Tenant), Id: e.ID, Time: e.Time.UTC(), Action: e.Action, Resource: e.Resource, ResourceId: e.ResourceID,
 		Actor: gen.AuditActor{Kind: e.Actor.Kind, Id: e.Actor.ID, Name: e.Actor.Name, Address: e.Actor.Address, RequestId: e.Actor.RequestID},
 		Diff:  showDiff(e.Diff),
 	}
@@ -67,7 +67,7 @@ func entryCells(e *audit.Entry) []string {
 	}
 	return []string{
 		strconv.FormatInt(e.ID, 10), e.Time.UTC().Format(time.RFC3339Nano), e.Actor.Kind, e.Actor.ID, e.Actor.Name, e.Actor.Address, e.Actor.RequestID,
-		e.Action, e.Resource, e.ResourceID, string(diff),
+		e.Action, e.Resource, e.ResourceID, e.Tenant, string(diff),
 	}
 }
 

@@ -136,7 +136,7 @@ func TestAuditExportIsWholeAndInert(t *testing.T) {
 		require.True(t, strings.HasPrefix(row[4], "'=HYPERLINK("), row[4])
 		require.Equal(t, "'@SUM(1)", row[9])
 	}
-	require.Equal(t, "id,time,actor_kind,actor_id,actor_name,actor_address,request_id,action,resource,resource_id,diff\n",
+	require.Equal(t, "id,time,actor_kind,actor_id,actor_name,actor_address,request_id,action,resource,resource_id,tenant,diff\n",
 		string(w.administer(http.MethodGet, "/admin/audit/export?format=csv&action=none", "").ok(http.StatusOK).body))
 	for _, query := range []string{"format=xlsx", "from=x", "format="} {
 		w.administer(http.MethodGet, "/admin/audit/export?"+query, "").problem(problem.Validation)

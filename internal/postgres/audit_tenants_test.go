@@ -59,8 +59,8 @@ func (b *bench) liveAndDie(t *testing.T, slug string) []string {
 			ofKey := audit.Refusal{Actor: alice, Action: "request.refused", Resource: "api_key", Tenant: slug, Cause: "role"}
 			return b.RecordRefusals(ctx, []audit.Entry{refused.Entry(1, now(), now()), ofKey.Entry(1, now(), now())})
 		},
-		func() error { return b.applyTo(ctx, t, slug, 7) },
-		func() error { return b.applyTo(ctx, t, slug, 0) },
+		func() error { return b.applyTo(t, slug, 7) },
+		func() error { return b.applyTo(t, slug, 0) },
 		func() error { return b.DeleteTenant(ctx, alice, slug, tenants.Precondition{}) },
 	} {
 		require.NoError(t, do())
@@ -73,7 +73,7 @@ func (b *bench) liveAndDie(t *testing.T, slug string) []string {
 }
 
 // applyTo renames the tenant by a configuration file, and sets its override to a quota, or removes it for none.
-func (b *bench) applyTo(ctx context.Context, t *testing.T, slug string, quota int64) error {
+func (b *bench) applyTo(t *testing.T, slug string, quota int64) error {
 	t.Helper()
 	c := b.configuration(t)
 	for i := range c.Tenants {
@@ -85,7 +85,7 @@ func (b *bench) applyTo(ctx context.Context, t *testing.T, slug string, quota in
 			}
 		}
 	}
-	_, err := b.ApplyConfiguration(ctx, alice, c, tenants.ApplyOptions{Prune: true, Now: now()})
+	_, err := b.ApplyConfiguration(t.Context(), alice, c, tenants.ApplyOptions{Prune: true, Now: now()})
 	return err
 }
 
