@@ -416,11 +416,14 @@ func TestAdminAnswers503WithinTwoSecondsWithoutPostgres(t *testing.T) {
 	w := newWorldOn(t, server.URL())
 	key := w.tenant("school-17", "light")
 	require.NoError(t, server.Pause())
-	for _, call := range []struct{ method, path, body string }{
-		{http.MethodGet, "/admin/plans", ""}, {http.MethodPost, "/admin/tenants", `{"slug":"a","name":"a","plan":"light"}`}, {http.MethodGet, "/admin/audit", ""},
+	for _, call := range []struct{ method, path, body, header, value string }{
+		{http.MethodGet, "/admin/plans", "", "Accept", "*/*"}, {http.MethodGet, "/admin/audit", "", "Accept", "*/*"},
+		{http.MethodPost, "/admin/tenants", `{"slug":"a","name":"a","plan":"light"}`, "Idempotency-Key", "k"},
+		{http.MethodPatch, "/admin/tenants/school-17", `{"plan":"pro"}`, "If-Match", "*"},
+		{http.MethodPut, "/admin/plans/light", `{"name":"light","limits":[]}`, "If-Match", "*"},
 	} {
 		started := time.Now()
-		r := w.administer(call.method, call.path, call.body, "Idempotency-Key", "k")
+		r := w.administer(call.method, call.path, call.body, call.header, call.value)
 		r.problem(problem.StoreUnavailable)
 		require.NotEmpty(t, r.header.Get("Retry-After"))
 		require.Less(t, time.Since(started), 2*time.Second)

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/gin-gonic/gin"
@@ -12,13 +13,33 @@ import (
 // newCountersHeader names the limits whose counters a change begins anew, as a list of strings (RFC 9651).
 const newCountersHeader = "X-Pegel-New-Counters"
 
-// planBefore is a plan as it is before a change; nil when there is none, or when it cannot be read, which the change itself will say.
-func (a *admin) planBefore(ctx context.Context, name string) *tenants.Plan {
+// planBefore is a plan as it is before a change; nil when there is none. An error ends the request: the change would wait for the
+// store as long once more, and the answer would come too late.
+func (a *admin) planBefore(ctx context.Context, name string) (*tenants.Plan, error) {
 	plan, err := a.repository.Plan(ctx, name)
-	if err != nil {
-		return nil
+	switch {
+	case errors.Is(err, tenants.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
 	}
-	return &plan
+	return &plan, nil
+}
+
+// planLeft is the plan that a tenant leaves by a change to another; nil when it leaves none. Whether there is such a tenant is the
+// change's to say.
+func (a *admin) planLeft(ctx context.Context, slug string, to *string) (*tenants.Plan, error) {
+	if to == nil {
+		return nil, nil
+	}
+	old, err := a.repository.Tenant(ctx, slug)
+	switch {
+	case errors.Is(err, tenants.ErrNotFound), err == nil && old.Plan == *to:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return a.planBefore(ctx, old.Plan)
 }
 
 // tellNewCounters says which limits of equal name have no counter in common, so that what was used of them is forgiven. Limit names

@@ -54,7 +54,11 @@ func (a *admin) PutPlan(c *gin.Context, name gen.PlanName, params gen.PutPlanPar
 	case !matching: // whatever was asked for, it can only be to create
 		pre.Absent = true
 	}
-	before := a.planBefore(c.Request.Context(), name)
+	before, err := a.planBefore(c.Request.Context(), name)
+	if err != nil {
+		a.fail(c, err)
+		return
+	}
 	stored, created, err := a.repository.PutPlan(c.Request.Context(), actor(c), plan, pre)
 	if err != nil {
 		a.fail(c, orRequired(err, matching || params.IfNoneMatch != nil))

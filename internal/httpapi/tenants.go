@@ -52,15 +52,16 @@ func (a *admin) PatchTenant(c *gin.Context, slug gen.TenantSlug, params gen.Patc
 		a.fail(c, err)
 		return
 	}
-	var before *tenants.Plan
-	if patch.Plan != nil {
-		if old, err := a.repository.Tenant(ctx, slug); err == nil && old.Plan != *patch.Plan {
-			before = a.planBefore(ctx, old.Plan)
-		}
+	before, err := a.planLeft(ctx, slug, patch.Plan)
+	if err != nil {
+		a.fail(c, err)
+		return
 	}
 	stored, err := a.repository.PatchTenant(ctx, actor(c), slug, patch, pre)
 	if err == nil && before != nil {
-		tellNewCounters(c, before, a.planBefore(ctx, stored.Plan))
+		if after, err := a.planBefore(ctx, stored.Plan); err == nil { // it is saved: an answer without the header is right, too
+			tellNewCounters(c, before, after)
+		}
 	}
 	a.finish(c, &outcome{status: http.StatusOK, version: stored.Version, body: showTenant(&stored)}, planKnown(err))
 }
