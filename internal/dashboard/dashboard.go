@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/pegel-dev/pegel/internal/decision"
@@ -21,6 +20,8 @@ const (
 	maxForm = 1 << 20
 	// maxStreams is how many pages one replica keeps up to date at a time; later ones are told to come back.
 	maxStreams = 128
+	// maxStreamsEach is how many of them one administrator may have, so that nobody's forgotten tabs take everybody's live pages.
+	maxStreamsEach = 32
 	// streamEvery is how often a live page is renewed.
 	streamEvery = 2 * time.Second
 )
@@ -59,7 +60,7 @@ type Dashboard struct {
 
 	pages   *pages
 	origin  *http.CrossOriginProtection
-	streams atomic.Int64
+	streams streamCount
 }
 
 // New builds the dashboard; it fails only for a template or a file that is broken.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 
@@ -188,6 +189,13 @@ func (x *exchange) failureOf(err error) *failure {
 		if x.session != nil {
 			f.Title, f.Detail = "Not with your role", "You signed in as "+string(x.session.who.Role)+"; "+e.Detail+"."
 		}
+	case http.StatusBadRequest:
+		if len(e.Errors) > 0 { // what an address asks for, such as ?status=
+			f.Title, f.Detail = "That cannot be asked for", ""
+			for _, field := range e.Errors {
+				f.Detail = strings.TrimSpace(f.Detail + " " + path.Base(field.Pointer) + " " + field.Message + ".")
+			}
+		}
 	case http.StatusNotFound:
 		f.Title, f.Detail = "Not found", "There is nothing by this name. It may have been deleted."
 	case http.StatusServiceUnavailable:
@@ -207,6 +215,10 @@ func (x *exchange) fail(err error) {
 	f := x.failureOf(err)
 	if f.Status == http.StatusServiceUnavailable {
 		x.w.Header().Set("Retry-After", "2")
+		if kept := x.sent(); kept != nil {
+			x.again(f.Status, &againView{Form: kept, Title: "Not saved: Postgres does not answer", Detail: "What you entered is kept on this page. Decisions go on; send it again in a moment."})
+			return
+		}
 	}
 	x.render(f.Status, "problem", f.Title, f)
 }

@@ -112,7 +112,11 @@ func (f *form) expiry(now time.Time) *time.Time {
 			return &at
 		}
 	}
+	if choice == "" || choice == "never" {
+		return nil
+	}
 	if choice != "at" {
+		f.wrong("/expires_at", "must be one of the times offered")
 		return nil
 	}
 	at, err := time.Parse(dateForm, f.text("expires_at"))
@@ -124,7 +128,7 @@ func (f *form) expiry(now time.Time) *time.Time {
 }
 
 // take notes what the API refused, and reports whether the form can show it. Who is not signed in, or may not, gets another
-// page.
+// page, and so does a form that Postgres is away for: its own page could not be read either.
 func (f *form) take(err error) bool {
 	var e *apiError
 	if !errors.As(err, &e) {
@@ -143,8 +147,6 @@ func (f *form) take(err error) bool {
 		f.Summary, f.status = "Not saved: "+e.Detail+".", e.Status
 	case http.StatusPreconditionFailed:
 		f.Summary, f.status = "Not saved: somebody changed it since you opened this page. Open it again, and repeat your change on what is there now.", e.Status
-	case http.StatusServiceUnavailable:
-		f.Summary, f.status = "Not saved: Postgres does not answer. Decisions go on; try again in a moment.", e.Status
 	case http.StatusRequestEntityTooLarge:
 		f.Summary, f.status = "Not saved: "+e.Detail+".", e.Status
 	default:

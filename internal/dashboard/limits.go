@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"math"
 	"strconv"
 	"strings"
 
@@ -118,11 +119,7 @@ func (l *limitFields) read(f *form) map[string]any {
 		body["window"] = strings.TrimSpace(l.Window)
 	}
 	if from := strings.TrimSpace(l.SlowFrom); from != "" {
-		share, err := strconv.ParseFloat(strings.TrimSuffix(from, "%"), 64)
-		if err != nil {
-			f.wrong(at+"/slowdown/from", "must be a number of percent")
-		}
-		body["slowdown"] = map[string]any{"from": share / 100, "max_delay": strings.TrimSpace(l.SlowDelay)}
+		body["slowdown"] = map[string]any{"from": share(f, from, at+"/slowdown/from"), "max_delay": strings.TrimSpace(l.SlowDelay)}
 	}
 	match := map[string]any{}
 	if methods := words(l.Methods); len(methods) > 0 {
@@ -143,6 +140,16 @@ func whole(f *form, value, pointer string) int64 {
 		f.wrong(pointer, "must be a whole number, without separators")
 	}
 	return n
+}
+
+// share reads a number of percent, with or without its sign, as a part of 1.
+func share(f *form, value, pointer string) float64 {
+	percent, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "%")), 64)
+	if err != nil || math.IsNaN(percent) || math.IsInf(percent, 0) {
+		f.wrong(pointer, "must be a number of percent, such as 80")
+		return 0
+	}
+	return percent / 100
 }
 
 // words splits at spaces, commas and line ends.

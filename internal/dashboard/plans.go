@@ -31,7 +31,18 @@ type planView struct {
 
 // plans is GET /dashboard/plans.
 func (d *Dashboard) plans(x *exchange) {
-	x.render(http.StatusOK, "plans", "Plans", plansView{Plans: read[gen.Plan](x, "/admin/plans", url.Values{"limit": {"500"}})})
+	asked, from := url.Values{"limit": {"50"}}, x.r.URL.Query().Get("cursor")
+	if from != "" {
+		asked.Set("cursor", from)
+	}
+	list := read[gen.Plan](x, "/admin/plans", asked)
+	if list.Next != "" {
+		list.Next = "/dashboard/plans?cursor=" + url.QueryEscape(list.Next)
+	}
+	if from != "" {
+		list.First = "/dashboard/plans"
+	}
+	x.render(http.StatusOK, "plans", "Plans", plansView{Plans: list})
 }
 
 // newPlan is GET /dashboard/plans/new.
@@ -154,11 +165,7 @@ func readPlan(f *form, name string) (body any, created string, again bool) {
 		return nil, name, true
 	}
 	plan := map[string]any{"name": name, "title": f.text("title"), "request_log": f.text("request_log"), "limits": readLimits(f, fields)}
-	at, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(f.text("alert_at"), "%")), 64)
-	if err != nil {
-		f.wrong("/alert/at", "must be a number of percent")
-	}
-	plan["alert"] = map[string]any{"at": at / 100, "for": f.text("alert_for")}
+	plan["alert"] = map[string]any{"at": share(f, f.text("alert_at"), "/alert/at"), "for": f.text("alert_for")}
 	return plan, name, f.Summary != ""
 }
 

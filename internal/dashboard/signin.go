@@ -16,6 +16,9 @@ type signInView struct {
 	Next    string
 	Wrong   string // what was wrong with the last attempt
 	Loading bool   // the configuration has not been loaded: nobody can be told from anybody
+	// Kept is a form that was sent without a session; it comes back after signing in. Lost: there was one, too long to keep.
+	Kept *keptForm
+	Lost bool
 }
 
 // signInPage is GET /dashboard/sign-in.
@@ -34,11 +37,11 @@ func (d *Dashboard) signIn(x *exchange) {
 	if !ok {
 		return
 	}
-	token, next := f.text("token"), safeNext(f.text("next"))
+	token, next, kept := f.text("token"), safeNext(f.text("next")), keptIn(f)
 	who, expires, right := d.SignIn.Verify(token)
 	if !right {
 		status, wrong := d.refuseSignIn(x, token)
-		x.render(status, "sign-in", "Sign in", signInView{Next: next, Wrong: wrong})
+		x.render(status, "sign-in", "Sign in", signInView{Next: next, Wrong: wrong, Kept: kept})
 		return
 	}
 	now := d.Now()
@@ -48,7 +51,7 @@ func (d *Dashboard) signIn(x *exchange) {
 		return
 	}
 	if len(value) > maxCookie {
-		x.render(http.StatusBadRequest, "sign-in", "Sign in", signInView{Next: next, Wrong: "This token is too long for a browser's cookie. Sign in with one made by `pegel admin-token create`."})
+		x.render(http.StatusBadRequest, "sign-in", "Sign in", signInView{Next: next, Kept: kept, Wrong: "This token is too long for a browser's cookie. Sign in with one made by `pegel admin-token create`."})
 		return
 	}
 	life := sessionLife
@@ -58,6 +61,11 @@ func (d *Dashboard) signIn(x *exchange) {
 	http.SetCookie(x.w, d.cookie(x.r, value, life))
 	d.Log.LogAttrs(x.r.Context(), slog.LevelInfo, "administrator signed in to the dashboard",
 		slog.String("actor", who.Actor.Name), slog.String("actor_id", who.Actor.ID), slog.String("request_id", x.id), slog.String("address", d.address(x.r)))
+	if kept != nil {
+		x.session = &session{who: who, token: token, ends: now.Add(life)}
+		x.signedInAgain(kept)
+		return
+	}
 	x.redirect(next)
 }
 
@@ -106,8 +114,17 @@ func (d *Dashboard) signedIn(handle func(*exchange)) http.HandlerFunc {
 	}
 }
 
-// mustSignIn sends a browser to the sign-in page, also one that asked for a part of a page.
+// mustSignIn sends a browser to the sign-in page, also one that asked for a part of a page. What a form held comes along.
 func (x *exchange) mustSignIn() {
+	if kept := x.sent(); kept != nil {
+		x.session = nil
+		v := signInView{Next: "/dashboard", Kept: kept, Loading: !x.d.SignIn.Loaded()}
+		if kept.Text() == "" {
+			v.Kept, v.Lost = nil, true
+		}
+		x.render(http.StatusUnauthorized, "sign-in", "Sign in", v)
+		return
+	}
 	next := "/dashboard"
 	if x.r.Method == http.MethodGet && x.r.Header.Get("HX-Request") == "" && !strings.HasSuffix(x.r.URL.Path, "/live") {
 		next = x.r.URL.RequestURI()

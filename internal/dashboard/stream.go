@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -12,6 +13,38 @@ const eventStream = "text/event-stream"
 // slowestEvent is how long a browser may take to read one event before it is given up.
 const slowestEvent = 15 * time.Second
 
+// streamCount counts the live pages of one replica, at most maxStreams, by the token their administrator signed in with. The zero
+// value is ready.
+type streamCount struct {
+	mu  sync.Mutex
+	all int
+	by  map[string]int
+}
+
+// take reports whether who may have one more; give brings it back.
+func (c *streamCount) take(who string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all >= maxStreams || c.by[who] >= maxStreamsEach {
+		return false
+	}
+	if c.by == nil {
+		c.by = map[string]int{}
+	}
+	c.all++
+	c.by[who]++
+	return true
+}
+
+func (c *streamCount) give(who string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all--
+	if c.by[who]--; c.by[who] == 0 {
+		delete(c.by, who)
+	}
+}
+
 // stream keeps the live parts of a page up to date (server-sent events) until the browser leaves, the session ends, what is
 // shown is gone, or the replica drains. Each event is the page's part "live", whole.
 func (x *exchange) stream(now func() (v *view, there bool)) {
@@ -19,13 +52,13 @@ func (x *exchange) stream(now func() (v *view, there bool)) {
 		http.Error(x.w, "This is an event stream.", http.StatusNotAcceptable)
 		return
 	}
-	if x.d.streams.Add(1) > maxStreams {
-		x.d.streams.Add(-1)
+	who := sessionName(&x.session.who)
+	if !x.d.streams.take(who) {
 		x.w.Header().Set("Retry-After", "30")
 		http.Error(x.w, "Too many live pages are open on this replica.", http.StatusServiceUnavailable)
 		return
 	}
-	defer x.d.streams.Add(-1)
+	defer x.d.streams.give(who)
 	out := http.NewResponseController(x.w)
 	if err := out.SetReadDeadline(time.Time{}); err != nil { // the bound on reading a request would cut the stream
 		x.d.Log.LogAttrs(x.r.Context(), slog.LevelDebug, "live page keeps its read deadline", slog.String("request_id", x.id), slog.Any("error", err))

@@ -1,12 +1,9 @@
 package dashboard
 
 import (
-	"cmp"
 	"errors"
 	"net/http"
 	"net/url"
-	"slices"
-	"strconv"
 
 	"github.com/pegel-dev/pegel/internal/decision"
 	"github.com/pegel-dev/pegel/internal/httpapi/gen"
@@ -19,7 +16,7 @@ type tenantView struct {
 	Slug   string
 	Tenant *gen.Tenant // nil: it could not be read
 	ETag   string
-	Plans  []gen.Plan
+	Plans  []string
 	Live   tenantLive
 
 	Keys      part[gen.ApiKey]
@@ -33,9 +30,11 @@ type tenantView struct {
 
 // part is a list on a page.
 type part[T any] struct {
-	Items   []T
-	More    bool // there are more than are shown
-	Failure *failure
+	Items []T
+	More  bool // there are more than are shown
+	// Next is where the page after this one begins, First the address of the first one where this is another.
+	Next, First string
+	Failure     *failure
 }
 
 // created is a credential as it is shown once.
@@ -90,10 +89,15 @@ func (x *exchange) showTenant(status int, fresh *created) {
 		x.fail(err)
 		return
 	}
-	v.Plans = x.plans()
-	v.Keys = read[gen.ApiKey](x, tenantPath(slug)+"/keys", url.Values{"limit": {"100"}})
+	if v.Tenant != nil {
+		v.Plans = x.plans(v.Tenant.Plan)
+	}
+	if f := x.failed; f != nil && f.Name == "tenant" && f.text("etag") != "" {
+		v.ETag = f.text("etag") // a save that follows must still meet what the administrator saw
+	}
+	v.Keys = x.tenantKeys(slug)
 	v.Overrides = read[gen.Override](x, tenantPath(slug)+"/overrides", url.Values{"limit": {"100"}})
-	v.Audit = x.tenantChanges(&v)
+	v.Audit = read[gen.AuditEntry](x, "/admin/audit", url.Values{"limit": {maxChanges}, "tenant": {slug}})
 	v.History = x.tenantHistory(v.Live.id)
 	name := v.Live.Name
 	if v.Tenant != nil {
@@ -104,38 +108,33 @@ func (x *exchange) showTenant(status int, fresh *created) {
 	x.show(status, out)
 }
 
-// maxChanges is how many changes a tenant's page shows, and of how many of its overrides it looks for them.
-const maxChanges = 10
+// keysAtOnce is how many API keys of a tenant are shown at a time.
+const keysAtOnce = "100"
 
-// tenantChanges are the last changes of the tenant itself and of its overrides, which the audit log names by tenant and limit.
-func (x *exchange) tenantChanges(v *tenantView) part[gen.AuditEntry] {
-	names := []string{v.Slug}
-	for i := range v.Overrides.Items {
-		names = append(names, v.Slug+"/"+v.Overrides.Items[i].LimitName)
+// tenantKeys are the API keys of one page of them: ?keys= is where it begins.
+func (x *exchange) tenantKeys(slug string) part[gen.ApiKey] {
+	asked, from := url.Values{"limit": {keysAtOnce}}, x.r.URL.Query().Get("keys")
+	if from != "" {
+		asked.Set("cursor", from)
 	}
-	for i := range v.Live.Limits { // also those whose override is gone
-		names = append(names, v.Slug+"/"+v.Live.Limits[i].Name)
+	keys := read[gen.ApiKey](x, tenantPath(slug)+"/keys", asked)
+	if keys.Next != "" {
+		keys.Next = tenantPage(slug) + "?keys=" + url.QueryEscape(keys.Next) + "#keys"
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
-	var all part[gen.AuditEntry]
-	for _, name := range names[:min(len(names), maxChanges)] {
-		found := read[gen.AuditEntry](x, "/admin/audit", url.Values{"limit": {strconv.Itoa(maxChanges)}, "resource_id": {name}})
-		if found.Failure != nil {
-			return found
-		}
-		all.Items = append(all.Items, found.Items...)
+	if from != "" {
+		keys.First = tenantPage(slug) + "#keys"
 	}
-	slices.SortFunc(all.Items, func(a, b gen.AuditEntry) int { return cmp.Or(b.Time.Compare(a.Time), cmp.Compare(b.Id, a.Id)) })
-	all.Items = all.Items[:min(len(all.Items), maxChanges)]
-	return all
+	return keys
 }
+
+// maxChanges is how many changes a tenant's page shows.
+const maxChanges = "10"
 
 // read reads one page of a list for a part of a page.
 func read[T any](x *exchange, path string, query url.Values) part[T] {
 	var list page[T]
 	err := x.get(path, query, &list)
-	return part[T]{Items: list.Items, More: list.NextCursor != "", Failure: x.failureOf(err)}
+	return part[T]{Items: list.Items, More: list.NextCursor != "", Next: list.NextCursor, Failure: x.failureOf(err)}
 }
 
 // tenantLive asks the engine how full the tenant's limits are; nothing is consumed.

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/pegel-dev/pegel/internal/httpapi/gen"
@@ -18,7 +19,7 @@ type page[T any] struct {
 // tenantsView is the list of tenants.
 type tenantsView struct {
 	Search, Plan, Status string
-	Plans                []gen.Plan
+	Plans                []string
 	Rows                 []tenantRow
 	// Next is the address of the page after this one, First of the first one; empty: there is none.
 	Next, First string
@@ -67,7 +68,7 @@ func (x *exchange) tenants(status int) {
 		filter.Set("cursor", list.NextCursor)
 		v.Next = "/dashboard/tenants?" + filter.Encode()
 	}
-	v.Plans = x.plans()
+	v.Plans = x.plans(v.Plan)
 	out := x.view("tenants", "Tenants", v)
 	if x.r.Header.Get("HX-Request") != "" && x.r.Method == http.MethodGet {
 		x.fragment(out, "rows")
@@ -76,13 +77,14 @@ func (x *exchange) tenants(status int) {
 	x.show(status, out)
 }
 
-// plans are the plans to choose from; none while they cannot be read.
-func (x *exchange) plans() []gen.Plan {
-	var list page[gen.Plan]
-	if err := x.get("/admin/plans", url.Values{"limit": {"500"}}, &list); err != nil {
-		return nil // the page says so elsewhere
+// plans are the names of the plans to choose from. What is chosen is always among them: a browser would choose the first of the
+// others in its place, and the next save would move the tenant there.
+func (x *exchange) plans(chosen string) []string {
+	names := x.d.Directory.Snapshot().PlanNames()
+	if at, known := slices.BinarySearch(names, chosen); chosen != "" && !known {
+		names = slices.Insert(names, at, chosen)
 	}
-	return list.Items
+	return names
 }
 
 // createTenant is POST /dashboard/tenants.
@@ -104,6 +106,9 @@ func (d *Dashboard) changeTenant(x *exchange) {
 	f, ok := x.readForm("tenant")
 	if !ok {
 		return
+	}
+	if !f.Values.Has("name") { // suspend or activate, which has a form of its own
+		f.Name = "status"
 	}
 	body, done := map[string]any{}, "tenant-changed"
 	for _, name := range []string{"name", "plan", "contact_email", "status"} {

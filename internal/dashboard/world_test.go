@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"html"
 	"io"
 	"log/slog"
 	"net/http"
@@ -261,7 +262,7 @@ func (p *seen) value(tb testing.TB, name string) string {
 	_, after, found := strings.Cut(p.body, `name="`+name+`" value="`)
 	require.True(tb, found, "no field %s in %s", name, p.body)
 	value, _, _ := strings.Cut(after, `"`)
-	return strings.NewReplacer("&#34;", `"`, "&amp;", "&").Replace(value)
+	return html.UnescapeString(value)
 }
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }

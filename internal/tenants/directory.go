@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -129,6 +130,17 @@ func (s *Snapshot) Plan(name string) (*Plan, bool) {
 		return nil, false
 	}
 	return &v.plan, true
+}
+
+// PlanNames are the names of all plans, in order.
+func (s *Snapshot) PlanNames() []string {
+	names := make([]string, 0, s.plansByName.len())
+	s.plansByName.all(func(name string, _ *planView) bool {
+		names = append(names, name)
+		return true
+	})
+	slices.Sort(names)
+	return names
 }
 
 // APIKey finds a key by its public id. The caller compares the secret and checks its life (or calls VerifyAPIKey).
