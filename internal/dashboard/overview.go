@@ -105,7 +105,7 @@ func formTime(value string) string {
 
 // auditView is the audit log, searched.
 type auditView struct {
-	Actor, Action, Resource, ResourceID, From, To string
+	Actor, Action, Resource, ResourceID, Tenant, From, To string
 
 	Entries []gen.AuditEntry
 	Next    string // address of the page after this one
@@ -118,10 +118,10 @@ func (d *Dashboard) audit(x *exchange) {
 	query := x.r.URL.Query()
 	v := auditView{
 		Actor: query.Get("actor"), Action: query.Get("action"), Resource: query.Get("resource"), ResourceID: query.Get("resource_id"),
-		From: query.Get("from"), To: query.Get("to"),
+		Tenant: query.Get("tenant"), From: query.Get("from"), To: query.Get("to"),
 	}
 	filter, asked := url.Values{}, url.Values{"limit": {"50"}}
-	for _, name := range []string{"actor", "action", "resource", "resource_id", "from", "to"} {
+	for _, name := range []string{"actor", "action", "resource", "resource_id", "tenant", "from", "to"} {
 		value := query.Get(name)
 		if value == "" {
 			continue
