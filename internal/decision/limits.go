@@ -57,7 +57,6 @@ func (p *preparedTenants) tenant(installation string, t *tenants.TenantView) *pr
 // plan finds the limits that hold for a hit, and refuses it when neither group is to be asked at all.
 func (e *Engine) plan(w *work, m moment) {
 	h := &w.hit
-	w.limits, w.counters = w.inlineLimits[:0:inlineLimits], w.inlineCounters[:0:inlineLimits]
 	w.decision.At, w.decision.Cost = m.now, h.Cost
 	if h.Tenant != nil {
 		w.decision.Tenant, w.decision.Plan = h.Tenant.Slug, planName(h.Tenant)

@@ -18,7 +18,8 @@ func (e *Engine) Refund(ctx context.Context, h Hit) (*Decision, error) {
 	m := e.moment()
 	cost := h.Cost
 	h.Cost, h.Peek = 1, true
-	w := &work{hit: h, all: true}
+	w := newWork(h)
+	w.all = true
 	e.plan(w, m)
 	e.settleBoth(ctx, w, func(g group) ratelimit.Charge {
 		from, to := w.span(g)

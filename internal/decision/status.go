@@ -62,7 +62,8 @@ func (e *Engine) Status(ctx context.Context, h Hit) (*Decision, error) {
 	if d, ok := e.status.get(&k, &m); ok {
 		return d, nil
 	}
-	w := &work{hit: h, all: true}
+	w := newWork(h)
+	w.all = true
 	e.plan(w, m)
 	e.settlePeek(ctx, w)
 	d, err := e.conclude(w, m)

@@ -53,7 +53,7 @@ func (e *Engine) conclude(w *work, m moment) (*Decision, error) {
 		d.Shadowed, d.Would, d.Verdict, d.Delay, d.CostExceeds = true, d.Verdict, Allow, 0, false
 	}
 	if !w.peeks() {
-		e.record(&w.hit, d, w.inlineUses[:0])
+		e.record(&w.hit, d, w.uses)
 	}
 	if !w.all {
 		e.observe(&w.hit, d, nil, d.At)
