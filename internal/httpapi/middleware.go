@@ -61,7 +61,14 @@ type surface struct {
 	buffers *sync.Pool
 	// challenge is the WWW-Authenticate of a 401.
 	challenge string
+	listener  string // listenerPublic or listenerAdmin
 }
+
+// The two listeners, by name.
+const (
+	listenerPublic = "public"
+	listenerAdmin  = "admin"
+)
 
 // identify gives the request its id and its client address.
 func (s *surface) identify(c *gin.Context) {
@@ -249,8 +256,34 @@ type headKey struct{}
 // asksHead reports whether nobody will read the body.
 func asksHead(r *http.Request) bool { return r.Context().Value(headKey{}) != nil }
 
+// headerListener says, with a path that the other listener has, which one was asked.
+const headerListener = "X-Pegel-Listener"
+
+// elsewhere are the paths of the other listener, by the listener that is asked in vain, and what it says then.
+var elsewhere = map[string]struct {
+	paths  []string
+	detail string
+}{
+	listenerPublic: {
+		[]string{"/admin", "/dashboard", "/metrics"},
+		"this is the public listener: administration, dashboard and metrics are on the admin listener (PEGEL_ADMIN_LISTEN)",
+	},
+	listenerAdmin: {
+		[]string{"/v1", "/authz"},
+		"this is the admin listener: decisions are on the public listener (PEGEL_LISTEN)",
+	},
+}
+
 // noRoute and noMethod answer what no route does.
 func (s *surface) noRoute(c *gin.Context) {
+	other := elsewhere[s.listener]
+	for _, path := range other.paths {
+		if rest, ok := strings.CutPrefix(c.Request.URL.Path, path); ok && (rest == "" || rest[0] == '/') {
+			c.Header(headerListener, s.listener)
+			s.fail(c, refuse(problem.NotFound, other.detail))
+			return
+		}
+	}
 	s.fail(c, refuse(problem.NotFound, "there is nothing at this path"))
 }
 

@@ -22,7 +22,7 @@ func NewPublic(cfg PublicConfig) (http.Handler, error) {
 }
 
 func publicRouter(cfg PublicConfig) *gin.Engine {
-	s := cfg.surface(`Bearer realm="pegel"`)
+	s := cfg.surface(listenerPublic, `Bearer realm="pegel"`)
 	p := &public{surface: s, engine: cfg.Engine, directory: cfg.Directory, holder: cfg.Holder, trustIdentity: cfg.TrustIdentity}
 	d := &docs{surface: s}
 	router := s.router()
@@ -54,7 +54,7 @@ func NewAdmin(cfg AdminConfig) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := cfg.surface(`Bearer realm="pegel admin"`)
+	s := cfg.surface(listenerAdmin, `Bearer realm="pegel admin"`)
 	a := &admin{
 		surface: s, engine: cfg.Engine, directory: cfg.Directory, repository: cfg.Repository, journal: cfg.Journal, incidents: cfg.Incidents, usage: cfg.Usage, history: cfg.History, health: cfg.Health,
 		mode: cfg.Mode, random: cfg.Random, changed: cfg.Changed, admins: cfg.SignIn, refused: cfg.Refused,
@@ -177,9 +177,9 @@ func (c *Common) probes(router *gin.Engine, s surface) {
 	router.GET("/readyz", h.ready)
 }
 
-func (c *Common) surface(challenge string) surface {
+func (c *Common) surface(listener, challenge string) surface {
 	return surface{
-		addresses: c.Addresses, now: c.Now, log: c.Log, challenge: challenge, ids: decision.NewIDSource(),
+		addresses: c.Addresses, now: c.Now, log: c.Log, listener: listener, challenge: challenge, ids: decision.NewIDSource(),
 		buffers: &sync.Pool{New: func() any { return new([]byte) }},
 	}
 }

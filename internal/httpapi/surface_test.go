@@ -124,3 +124,26 @@ func TestAPanicIsAProblemAndKeepsSecrets(t *testing.T) {
 	require.NotContains(t, logs.String(), "canary")
 	require.NotContains(t, rec.Body.String(), "canary")
 }
+
+// Guarantee: who asks one listener for what the other one has is told so, and by nothing else that is not there.
+func TestTheOtherListenerIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for path, server := range map[string]*httptest.Server{
+		"/admin": w.public, "/admin/tenants": w.public, "/admin/tenants/a%2Fb": w.public, "/dashboard/sign-in": w.public, "/metrics": w.public,
+		"/v1/check": w.admin, "/authz/forward": w.admin,
+	} {
+		r := w.do(server, request{method: http.MethodPost, path: path})
+		asked, setting := "public", "PEGEL_ADMIN_LISTEN"
+		if server == w.admin {
+			asked, setting = "admin", "PEGEL_LISTEN"
+		}
+		require.Equal(t, asked, r.header.Get("X-Pegel-Listener"), path)
+		require.Contains(t, r.problem(problem.NotFound).Detail, setting, path)
+	}
+	for path, server := range map[string]*httptest.Server{"/administrator": w.public, "/v1/nothing": w.public, "/admin/nothing": w.admin, "/v10": w.admin} {
+		r := w.do(server, request{method: http.MethodGet, path: path})
+		require.Empty(t, r.header.Get("X-Pegel-Listener"), path)
+		require.Equal(t, "there is nothing at this path", r.problem(problem.NotFound).Detail, path)
+	}
+}
