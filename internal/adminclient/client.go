@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// callWithin bounds one call: applying the largest file takes the server up to 30 s.
+	// callWithin bounds one call, and the silence within a stream: applying the largest file takes the server up to 30 s.
 	callWithin = 60 * time.Second
 	// maxAnswer bounds an answer that is read into memory, in bytes.
 	maxAnswer = 256 << 20
@@ -31,7 +31,9 @@ type Client struct {
 	base  string
 	token string
 	agent string
-	http  *http.Client
+	// within is callWithin, outside tests.
+	within time.Duration
+	http   *http.Client
 }
 
 // New takes the URL of a listener, such as http://127.0.0.1:8081, a credential (empty: none) and the User-Agent.
@@ -48,7 +50,7 @@ func New(base, token, agent string) (*Client, error) {
 		return nil, ErrToken
 	}
 	return &Client{
-		base: strings.TrimSuffix(u.String(), "/"), token: token, agent: agent,
+		base: strings.TrimSuffix(u.String(), "/"), token: token, agent: agent, within: callWithin,
 		// A redirect would carry the credential to where nobody meant it to go.
 		http: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}, nil
@@ -84,7 +86,7 @@ func Path(segments ...string) string {
 
 // Do makes one call and reads its answer.
 func (c *Client) Do(ctx context.Context, call Call) (*Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	ctx, cancel := context.WithTimeout(ctx, c.within)
 	defer cancel()
 	response, err := c.send(ctx, &call)
 	if err != nil {
@@ -94,7 +96,7 @@ func (c *Client) Do(ctx context.Context, call Call) (*Answer, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return nil, &UnreachableError{Server: c.base, Err: err}
+		return nil, &UnreachableError{Server: c.base, Within: c.within, Began: true, Err: orCause(ctx, err)}
 	case len(body) > maxAnswer:
 		return nil, fmt.Errorf("the answer of %s has more than %d MiB", c.base, maxAnswer>>20)
 	case response.StatusCode == http.StatusTooManyRequests && call.Denied && json.Valid(body):
@@ -106,8 +108,12 @@ func (c *Client) Do(ctx context.Context, call Call) (*Answer, error) {
 	return &Answer{Status: response.StatusCode, Body: body, ETag: response.Header.Get("ETag")}, nil
 }
 
-// Stream copies an answer as it comes, however long it is.
+// Stream copies an answer as it comes, however long it is. It ends when the server is silent for too long, not when w is slow.
 func (c *Client) Stream(ctx context.Context, call Call, w io.Writer) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(c.within, func() { cancel(context.DeadlineExceeded) })
+	defer silence.Stop()
 	response, err := c.send(ctx, &call)
 	if err != nil {
 		return err
@@ -117,10 +123,40 @@ func (c *Client) Stream(ctx context.Context, call Call, w io.Writer) error {
 		body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20))
 		return c.problem(response, body)
 	}
-	if _, err := io.Copy(w, response.Body); err != nil {
-		return fmt.Errorf("the answer of %s broke off: %w", c.base, err)
+	in := &heard{in: response.Body, silence: silence, within: c.within}
+	if _, err := io.Copy(w, in); err != nil && in.err == nil {
+		return fmt.Errorf("write the answer of %s: %w", c.base, err)
+	}
+	if in.err != nil {
+		return &UnreachableError{Server: c.base, Within: c.within, Began: true, Err: orCause(ctx, in.err)}
 	}
 	return nil
+}
+
+// heard lets the timer of the silence run only while the server is being waited for, and keeps what reading failed with.
+type heard struct {
+	in      io.Reader
+	silence *time.Timer
+	within  time.Duration
+	err     error
+}
+
+func (h *heard) Read(p []byte) (int, error) {
+	h.silence.Reset(h.within)
+	n, err := h.in.Read(p)
+	h.silence.Stop()
+	if err != nil && !errors.Is(err, io.EOF) {
+		h.err = err
+	}
+	return n, err
+}
+
+// orCause is why a call was given up, when it was; else what it failed with.
+func orCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
 }
 
 // List reads a list over its pages, at most so many objects (0: all).
@@ -184,7 +220,7 @@ func (c *Client) send(ctx context.Context, call *Call) (*http.Response, error) {
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, &UnreachableError{Server: c.base, Err: err}
+		return nil, &UnreachableError{Server: c.base, Within: c.within, Err: orCause(ctx, err)}
 	}
 	return response, nil
 }

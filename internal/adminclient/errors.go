@@ -1,7 +1,9 @@
 package adminclient
 
 import (
+	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,11 +11,14 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 )
 
-// UnreachableError is a server that did not answer.
+// UnreachableError is a server that did not answer, or not to the end.
 type UnreachableError struct {
 	Server string
+	Within time.Duration // how long it was waited for
+	Began  bool          // the answer had begun
 	Err    error
 }
 
@@ -26,8 +31,14 @@ func (e *UnreachableError) Error() string {
 	switch {
 	case errors.Is(cause, context.Canceled):
 		return "interrupted"
+	case errors.Is(cause, context.DeadlineExceeded) && e.Began:
+		return fmt.Sprintf("%s began an answer and fell silent for %s", e.Server, e.Within)
 	case errors.Is(cause, context.DeadlineExceeded):
-		return fmt.Sprintf("%s did not answer within %s", e.Server, callWithin)
+		return fmt.Sprintf("%s did not answer within %s", e.Server, e.Within)
+	case e.Began:
+		return fmt.Sprintf("the answer of %s broke off: %v", e.Server, cause)
+	case errors.As(cause, new(x509.UnknownAuthorityError)):
+		return fmt.Sprintf("%s cannot be trusted: %v; if the authority is your own, SSL_CERT_FILE names the file with its certificate", e.Server, cause)
 	case errors.Is(cause, io.EOF), strings.Contains(cause.Error(), "malformed HTTP response"):
 		return fmt.Sprintf("%s does not speak this protocol: http:// where it is https://, or the other way round?", e.Server)
 	}
@@ -47,6 +58,8 @@ type RefusedError struct {
 	Errors    []FieldError `json:"errors"`
 	// RetryAfter is the header of that name, in seconds; empty: none.
 	RetryAfter string `json:"-"`
+	// Listener is X-Pegel-Listener: public or admin, when that one was asked for what the other one has; empty: the right one was.
+	Listener string `json:"-"`
 }
 
 func (e *RefusedError) Error() string {
@@ -80,9 +93,12 @@ func (c *Client) problem(response *http.Response, body []byte) error {
 	switch {
 	case response.StatusCode < 400:
 		return fmt.Errorf("%s sends elsewhere (%s): give the address that answers itself", c.base, response.Status)
+	// What TLS listeners of Go and of nginx answer to plain HTTP.
+	case p.Code == "" && response.StatusCode == http.StatusBadRequest && strings.HasPrefix(c.base, "http://") && bytes.Contains(body, []byte("HTTPS")):
+		return fmt.Errorf("%s is asked by http:// and speaks https://", c.base)
 	case err != nil || p.Code == "":
 		return fmt.Errorf("%s answered %s, not as Pegel does: is it the right address?", c.base, response.Status)
 	}
-	p.Status, p.RetryAfter = response.StatusCode, response.Header.Get("Retry-After")
+	p.Status, p.RetryAfter, p.Listener = response.StatusCode, response.Header.Get("Retry-After"), response.Header.Get("X-Pegel-Listener")
 	return p
 }
