@@ -15,6 +15,7 @@ func alertAck() *cobra.Command {
 		Args: exactly("ID"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	r := remoteFlags(cmd, false)
+	_ = cmd.PersistentFlags().MarkHidden("output") // the answer has one form, and the flag exists
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if _, err := strconv.ParseInt(args[0], 10, 64); err != nil {
 			return usagef("ID: %q is not a number; `pegel alert list` shows it", args[0])

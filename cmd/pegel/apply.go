@@ -25,7 +25,7 @@ func exportCommand() *cobra.Command {
 			"credential. An unchanged configuration gives the same file, so that it can be kept in version control.",
 		Example: "  pegel export > pegel.yaml\n  pegel export -o json | jq '.plans[].name'", Args: exactly(),
 	}
-	r := remoteFlags(cmd, false)
+	r := remoteFlagsOf(cmd, false, "yaml", "json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		answer, err := r.do(cmd, adminclient.Call{Path: configurationPath})
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,16 +26,25 @@ type server struct {
 	token         string
 	database      string
 	dir           string // holds the command pegel, and is where it runs
+	env           []string
 }
 
-func startServer(t *testing.T) *server {
+// startServer gives it, and the commands that ask it, more variables. With a certificate it speaks TLS.
+func startServer(t *testing.T, env ...string) *server {
 	t.Helper()
-	s := &server{t: t, database: testenv.Postgres(t), dir: t.TempDir()}
+	s := &server{t: t, database: testenv.Postgres(t), dir: t.TempDir(), env: env}
+	scheme, probe := "http://", []string{"healthcheck", "--ready", "--listen"}
+	for _, v := range env {
+		if cert, ok := strings.CutPrefix(v, "PEGEL_TLS_CERT_FILE="); ok {
+			scheme, probe = "https://", []string{"healthcheck", "--ready", "--tls-cert-file", cert, "--listen"}
+		}
+	}
 	logs := &syncBuffer{}
 	cmd := exec.Command(os.Args[0], "serve", "--listen", anyAddr, "--admin-listen", anyAddr, "--drain-pause", "0s", "--log-format", "json")
 	cmd.Env = append(os.Environ(), mainEnv+"=1", "PEGEL_DATABASE_URL="+s.database, "PEGEL_REDIS_URL="+testenv.Redis(t),
 		"PEGEL_REDIS_TIMEOUT=5s",
 		"PEGEL_TOKEN=ignored", "PEGEL_SERVER=ignored") // names of the command line do not stop a start
+	cmd.Env = append(cmd.Env, env...)
 	cmd.Stderr = logs
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
@@ -50,8 +60,8 @@ func startServer(t *testing.T) *server {
 		if found == nil {
 			return false
 		}
-		s.public, s.admin = "http://"+found[1], "http://"+found[2]
-		_, err := run(t, "healthcheck", "--ready", "--listen", found[1])
+		s.public, s.admin = scheme+found[1], scheme+found[2]
+		_, err := run(t, append(slices.Clone(probe), found[1])...)
 		return err == nil
 	}, 60*time.Second, 50*time.Millisecond, "%s", logs)
 
@@ -73,6 +83,7 @@ func (s *server) shell(script string) (stdout, stderr string, status int) {
 	cmd := exec.CommandContext(s.t.Context(), "sh")
 	cmd.Dir, cmd.Stdin = s.dir, strings.NewReader(script)
 	cmd.Env = append(os.Environ(), "PATH="+s.dir+":"+os.Getenv("PATH"), "PEGEL_SERVER="+s.admin, "PEGEL_PUBLIC_SERVER="+s.public, "PEGEL_TOKEN="+s.token)
+	cmd.Env = append(cmd.Env, s.env...)
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()

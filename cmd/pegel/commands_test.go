@@ -63,10 +63,25 @@ func TestMistypedCommandsAreErrors(t *testing.T) {
 		"migrate x":      "there is no `pegel migrate x`; `pegel migrate --help` lists what there is",
 		"admin-token x":  "there is no `pegel admin-token x`; `pegel admin-token --help` lists what there is",
 		"config chek":    "there is no `pegel config chek`; did you mean check?",
+
+		"completion bash x":      "\"x\" is one argument too many: `pegel completion bash`",
+		"completion powershel":   "there is no `pegel completion powershel`; did you mean powershell?",
+		"completion fish --nope": "unknown flag: --nope",
+		"help tenannt":           "there is no `pegel tenannt`; did you mean tenant?",
+		"help tenant x":          "there is no `pegel tenant x`; `pegel tenant --help` lists what there is",
+		"help tenant set x":      "there is no `pegel tenant set x`; `pegel tenant --help` lists what there is",
 	} {
 		out, err := run(t, strings.Fields(args)...)
 		require.EqualError(t, err, want)
+		status, _ := exitStatus(err)
+		require.Equal(t, exitUsage, status, args)
 		require.Empty(t, out)
+	}
+	for _, args := range []string{"help tenant set", "help", "completion"} {
+		out, err := run(t, strings.Fields(args)...)
+		require.NoError(t, err, args)
+		require.Contains(t, out, "Examples:", args)
+		require.Contains(t, out, "--help", args)
 	}
 	out, err := run(t, "migrate")
 	require.NoError(t, err)
@@ -179,6 +194,24 @@ func TestHelp(t *testing.T) {
 	out, err = run(t, "version")
 	require.NoError(t, err)
 	require.Equal(t, "pegel unknown\n", out)
+}
+
+// Guarantee: the help of -o names the forms there are and the one that is printed without it; where there is one form it is not offered.
+func TestHelpOfOutput(t *testing.T) {
+	t.Parallel()
+	for command, want := range map[string]string{
+		"export": `yaml or json (default "yaml")`, "apply": `table, json or yaml (default "table")`, "tenant list": `table, json or yaml (default "table")`,
+		"audit export": "", "request export": "", "network export": "", "tenant delete": "", "plan delete": "", "override delete": "",
+		"network delete": "", "key revoke": "", "service-token revoke": "", "admin-token revoke": "", "alert ack": "",
+	} {
+		out, err := run(t, append(strings.Fields(command), "--help")...)
+		require.NoError(t, err)
+		if want == "" {
+			require.NotContains(t, out, "--output", command)
+			continue
+		}
+		require.Contains(t, out, want, command)
+	}
 }
 
 // Guarantee: SIGTERM ends a process with status 0 after its drain; a second one ends it at once.

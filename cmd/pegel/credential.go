@@ -151,6 +151,7 @@ func keyRevoke(r *remote) *cobra.Command {
 func (r *remote) revocation(cmd *cobra.Command, path func(args []string) string) *cobra.Command {
 	var yes bool
 	cmd.Long = cmd.Short + ", on all replicas within a second."
+	oneForm(cmd)
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		id := args[len(args)-1]

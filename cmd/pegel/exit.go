@@ -33,6 +33,9 @@ func usageError(err error) error { return &statusError{exitUsage, err} }
 
 func usagef(format string, args ...any) error { return usageError(fmt.Errorf(format, args...)) }
 
+// errInterrupted ends a command that waits for standard input at Ctrl-C.
+var errInterrupted = errors.New("interrupted")
+
 // exitStatus is the status of a command that ended with err, and whether there is something left to say.
 func exitStatus(err error) (status int, speak bool) {
 	var s *statusError

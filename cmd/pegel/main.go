@@ -34,5 +34,6 @@ func main() {
 func realMain(ctx context.Context, args []string) error {
 	root := rootCommand() //nolint:contextcheck // commands get the context from cobra
 	root.SetArgs(args)
+	root.SetIn(&stdin{os.Stdin, ctx})
 	return root.ExecuteContext(ctx)
 }

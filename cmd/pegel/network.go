@@ -76,7 +76,7 @@ func networkAdd(r *remote, action, short, example string) *cobra.Command {
 }
 
 func networkDelete(r *remote) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "delete ID", Short: "Take a network off its list", Example: "  pegel network list --address 203.0.113.7\n  pegel network delete 3",
 		Args: exactly("ID"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -86,6 +86,8 @@ func networkDelete(r *remote) *cobra.Command {
 			return r.ended(cmd, adminclient.Call{Method: http.MethodDelete, Path: networksPath + adminclient.Path(args[0])}, "deleted network "+args[0])
 		},
 	}
+	oneForm(cmd)
+	return cmd
 }
 
 func networkExport(r *remote) *cobra.Command {
@@ -94,6 +96,7 @@ func networkExport(r *remote) *cobra.Command {
 		Use: "export", Short: "Print what is denied now, for an edge that refuses by itself",
 		Example: "  pegel network export --format text\n  pegel network export --format nginx > /etc/nginx/pegel-deny.conf", Args: exactly(),
 	}
+	oneForm(cmd)
 	cmd.Flags().StringVar(&format, "format", "text", "text: one denied network a line; nginx: allow and deny directives")
 	fixed(cmd, "format", "text", "nginx")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -105,8 +108,11 @@ func networkExport(r *remote) *cobra.Command {
 	return cmd
 }
 
-// stream copies an answer to standard output as it comes.
+// stream copies an answer to standard output as it comes, in the form that --format names.
 func (r *remote) stream(cmd *cobra.Command, call adminclient.Call) error {
+	if cmd.Flags().Changed("output") {
+		return usagef("--output: `%s` has --format instead", cmd.CommandPath())
+	}
 	c, err := r.client(cmd)
 	if err != nil {
 		return err

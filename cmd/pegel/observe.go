@@ -115,22 +115,30 @@ func usageTop(r *remote) *cobra.Command {
 }
 
 func topTables(w io.Writer, limits *adminclient.RateLimits) error {
+	if err := tenantTable(limits).write(w); err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintln(w)
+	return replicaTable(limits).write(w)
+}
+
+func tenantTable(limits *adminclient.RateLimits) *table {
 	t := &table{head: []string{"TENANT", "PLAN", "LIMIT", "USED", "OF", "UTIL", "SLOWED", "REFUSED", "HIGH SINCE"}}
 	for i := range limits.Tenants {
 		u := &limits.Tenants[i]
 		t.add(u.Tenant, u.Plan, orDash(u.LimitName), number(u.Used), number(u.Limit), fmt.Sprintf("%.0f%%", u.Utilization*100),
 			number(u.Slowed), number(u.Refused), moment(u.HighSince))
 	}
-	if err := t.write(w); err != nil {
-		return err
-	}
-	_, _ = fmt.Fprintln(w)
-	replicas := &table{head: []string{"REPLICA", "DECIDES FROM", "REDIS", "POSTGRES", "SINCE"}}
+	return t
+}
+
+func replicaTable(limits *adminclient.RateLimits) *table {
+	t := &table{head: []string{"REPLICA", "DECIDES FROM", "REDIS", "POSTGRES", "SINCE"}}
 	for i := range limits.Replicas {
 		s := &limits.Replicas[i]
-		replicas.add(s.Replica, string(s.Source), string(s.Redis), string(s.Postgres), moment(s.Since))
+		t.add(s.Replica, string(s.Source), string(s.Redis), string(s.Postgres), moment(s.Since))
 	}
-	return replicas.write(w)
+	return t
 }
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -192,7 +193,10 @@ func confirm(cmd *cobra.Command, yes bool, question string) error {
 	}
 	_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s [y/N] ", question)
 	var reply string
-	_, _ = fmt.Fscanln(cmd.InOrStdin(), &reply) // no reply is no
+	if _, err := fmt.Fscanln(cmd.InOrStdin(), &reply); errors.Is(err, errInterrupted) { // of other errors: no reply is no
+		say(cmd, "")
+		return err
+	}
 	if strings.EqualFold(reply, "y") || strings.EqualFold(reply, "yes") {
 		return nil
 	}

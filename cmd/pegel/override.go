@@ -94,7 +94,7 @@ func overrideSet(r *remote) *cobra.Command {
 }
 
 func overrideDelete(r *remote) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "delete TENANT LIMIT", Short: "End an override: the plan's limit holds again", Example: "  pegel override delete school-17 requests-per-minute",
 		Args: exactly("TENANT", "LIMIT"), ValidArgsFunction: r.complete(tenantsPath, "slug"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -102,4 +102,6 @@ func overrideDelete(r *remote) *cobra.Command {
 			return r.ended(cmd, call, "deleted override "+args[0]+"/"+args[1])
 		},
 	}
+	oneForm(cmd)
+	return cmd
 }

@@ -255,6 +255,7 @@ func planDelete(r *remote) *cobra.Command {
 		Use: "delete PLAN", Short: "Delete a plan that no tenant has", Example: "  pegel plan delete school\n  pegel plan delete school --yes",
 		Args: exactly("PLAN"), ValidArgsFunction: r.complete(plansPath, "name"),
 	}
+	oneForm(cmd)
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return r.deleteTagged(cmd, plansPath+adminclient.Path(args[0]), "plan "+args[0], yes)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,13 +32,19 @@ const completeWithin = 2 * time.Second
 // remote is what the commands that talk to a running Pegel have in common.
 type remote struct {
 	server, tokenFile, output string
+	forms                     []string // of output
 	// public commands ask the public listener, with an API key or a service token.
 	public bool
 }
 
 // remoteFlags gives a command, and those below it, the flags of remote.
 func remoteFlags(cmd *cobra.Command, public bool) *remote {
-	r := &remote{public: public}
+	return remoteFlagsOf(cmd, public, "table", "json", "yaml")
+}
+
+// remoteFlagsOf is remoteFlags for a command whose answer has other forms, the default first.
+func remoteFlagsOf(cmd *cobra.Command, public bool, forms ...string) *remote {
+	r := &remote{public: public, forms: forms}
 	flags := cmd.PersistentFlags()
 	if public {
 		flags.StringVar(&r.server, "server", "", "URL of the public listener ($"+publicEnv+", else "+defaultPublic+")")
@@ -46,17 +53,27 @@ func remoteFlags(cmd *cobra.Command, public bool) *remote {
 		flags.StringVar(&r.server, "server", "", "URL of the admin listener ($"+serverEnv+", else "+defaultServer+")")
 		flags.StringVar(&r.tokenFile, "token-file", "", "file with an admin token, - for standard input ($"+tokenEnv+" holds it itself)")
 	}
-	flags.StringVarP(&r.output, "output", "o", "table", "table, json or yaml")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	flags.StringVarP(&r.output, "output", "o", forms[0], r.formWords())
+	fixed(cmd, "output", forms...)
 	return r
+}
+
+func (r *remote) formWords() string {
+	last := len(r.forms) - 1
+	return strings.Join(r.forms[:last], ", ") + " or " + r.forms[last]
+}
+
+// oneForm is for a command whose answer has one form: its help does not offer -o. Scripts that give it to every command may go on
+// to, unless there is something to print (see stream).
+func oneForm(cmd *cobra.Command) {
+	cmd.Flags().StringP("output", "o", "table", "")
+	_ = cmd.Flags().MarkHidden("output") // the flag exists
 }
 
 // client is ready to call. No flag holds a token: others see the command line of a process.
 func (r *remote) client(cmd *cobra.Command) (*adminclient.Client, error) {
-	switch r.output {
-	case "table", "json", "yaml":
-	default:
-		return nil, usagef("--output: %q is not table, json or yaml", r.output)
+	if !slices.Contains(r.forms, r.output) {
+		return nil, usagef("--output: %q is not %s", r.output, r.formWords())
 	}
 	token, err := r.token(cmd.InOrStdin())
 	if err != nil {
@@ -151,6 +168,8 @@ func (r *remote) advise(err error, path string) error {
 		return fmt.Errorf("%w (is it running? --server or %s names another)", err, env)
 	case !errors.As(err, &refused):
 		return err
+	case refused.Listener != "":
+		return fmt.Errorf("%s: %s; name that one with --server or %s", refused.Server, refused.Detail, env)
 	case refused.Status == http.StatusUnauthorized && r.public:
 		return fmt.Errorf("no valid credential (wrong, expired or revoked): set %s or --token-file", keyEnv)
 	case refused.Status == http.StatusUnauthorized:

@@ -37,7 +37,7 @@ own services through by who they are, and keeps deciding when Redis is gone.`,
 		exportCommand(), applyCommand(), schemaCommand())
 	grouped(root, askGroup, statusCommand(), checkCommand())
 	root.AddCommand(versionCommand())
-	completionExamples(root)
+	ownCommands(root)
 	return root
 }
 
@@ -55,21 +55,39 @@ func grouped(root *cobra.Command, id string, commands ...*cobra.Command) {
 	}
 }
 
-// completionExamples adds cobra's own commands now, so that they have examples like all others.
-func completionExamples(root *cobra.Command) {
+// ownCommands adds cobra's own commands now, so that they have examples, and errors, like all others.
+func ownCommands(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
 		switch cmd.Name() {
 		case "help":
 			cmd.Example = "  pegel help tenant set"
+			cmd.RunE = func(_ *cobra.Command, args []string) error { return helpOf(root, args) }
 		case "completion":
 			cmd.Example = "  source <(pegel completion bash)"
+			group(cmd)
 			for _, shell := range cmd.Commands() {
+				shell.Args = exactly()
 				shell.Example = "  pegel completion " + shell.Name()
 			}
 		}
 	}
+}
+
+// helpOf is `pegel help COMMAND`; of a command that there is not it is an error.
+func helpOf(root *cobra.Command, args []string) error {
+	cmd, rest, err := root.Find(args)
+	switch {
+	case err != nil:
+		return usageError(err)
+	case len(rest) > 0 && cmd.HasSubCommands():
+		return cmd.Args(cmd, rest)
+	case len(rest) > 0:
+		return usagef("there is no `%s %s`; `%s --help` lists what there is", cmd.CommandPath(), rest[0], cmd.Parent().CommandPath())
+	}
+	cmd.InitDefaultHelpFlag() // cobra adds it only to a command that runs
+	return cmd.Help()
 }
 
 // group is for a command that only holds others: alone it shows its help, and a name it does not know is an error (cobra

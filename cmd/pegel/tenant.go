@@ -196,6 +196,7 @@ func tenantDelete(r *remote) *cobra.Command {
 		Example: "  pegel tenant delete school-17\n  pegel tenant delete school-17 --yes",
 		Args:    exactly("TENANT"), ValidArgsFunction: r.complete(tenantsPath, "slug"),
 	}
+	oneForm(cmd)
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return r.deleteTagged(cmd, tenantsPath+adminclient.Path(args[0]), fmt.Sprintf("tenant %s with its API keys and overrides", args[0]), yes)

@@ -2,6 +2,7 @@ package app
 
 import (
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
@@ -52,7 +53,7 @@ func OneLine(err error) string {
 
 // IsTerminal reports whether w, a reader or writer, is a character device other than the null device.
 func IsTerminal(w any) bool {
-	f, ok := w.(*os.File)
+	f, ok := w.(interface{ Stat() (fs.FileInfo, error) })
 	if !ok {
 		return false
 	}
