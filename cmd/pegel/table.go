@@ -25,8 +25,14 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// write aligns the columns. The last, then the widest are cut until the table fits; json and yaml show everything.
+// write prints the lines.
 func (t *table) write(w io.Writer) error {
+	_, err := io.WriteString(w, strings.Join(t.lines(), "\n")+"\n")
+	return err
+}
+
+// lines aligns the columns. The last, then the widest are cut until the table fits; json and yaml show everything.
+func (t *table) lines() []string {
 	widths := make([]int, len(t.head))
 	all := make([][]string, 0, len(t.rows)+1)
 	for _, row := range append([][]string{t.head}, t.rows...) {
@@ -38,7 +44,7 @@ func (t *table) write(w io.Writer) error {
 		all = append(all, clean)
 	}
 	shrink(widths)
-	var b strings.Builder
+	lines := make([]string, 0, len(all))
 	for _, row := range all {
 		var line strings.Builder
 		for i, cell := range row {
@@ -47,10 +53,9 @@ func (t *table) write(w io.Writer) error {
 			line.WriteString(strings.Repeat(" ", widths[i]-width(cell)))
 			line.WriteString(gap)
 		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+		lines = append(lines, strings.TrimRight(line.String(), " "))
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return lines
 }
 
 func shrink(widths []int) {

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net/url"
 	"strconv"
@@ -11,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/pegel-dev/pegel/internal/adminclient"
 	"github.com/pegel-dev/pegel/internal/app"
@@ -64,20 +63,42 @@ Ctrl-C. With --once, or when the output is no terminal, it shows them once; -o j
 		}
 		out := cmd.OutOrStdout()
 		if !once && r.output == "table" && app.IsTerminal(out) {
-			return watchTop(cmd.Context(), out, interval, ask)
+			return watchTop(cmd.Context(), out, terminalRows(out), interval, ask)
 		}
 		answer, err := ask(cmd.Context())
 		if err != nil {
 			return err
 		}
-		return r.show(cmd, answer.Body, func(w io.Writer) error { return topFrame(w, answer) })
+		return r.show(cmd, answer.Body, func(w io.Writer) error {
+			f, err := topFrame(answer)
+			if err != nil {
+				return err
+			}
+			_, err = io.WriteString(w, strings.Join(f.fit(0), "\n")+"\n")
+			return err
+		})
 	}
 	return cmd
 }
 
-// watchTop draws frame over frame until ctx ends. A server that was there and is away is no reason to end: the last frame stays, and
+// terminalRows tells how many lines a terminal has at the moment; 0: it does not say.
+func terminalRows(out io.Writer) func() int {
+	return func() int {
+		f, ok := out.(interface{ Fd() uintptr })
+		if !ok {
+			return 0
+		}
+		_, rows, err := term.GetSize(int(f.Fd()))
+		if err != nil {
+			return 0
+		}
+		return rows
+	}
+}
+
+// watchTop draws frame over frame until ctx ends, each as high as the terminal is then. A server that was there and is away is no reason to end: the last frame stays, and
 // says so. One that never answered, or refuses the token, is.
-func watchTop(ctx context.Context, out io.Writer, interval time.Duration, ask func(context.Context) (*adminclient.Answer, error)) error {
+func watchTop(ctx context.Context, out io.Writer, rows func() int, interval time.Duration, ask func(context.Context) (*adminclient.Answer, error)) error {
 	answer, err := ask(ctx)
 	if err != nil {
 		return err
@@ -90,14 +111,14 @@ func watchTop(ctx context.Context, out io.Writer, interval time.Duration, ask fu
 	defer ticker.Stop()
 	trouble := ""
 	for {
-		var frame bytes.Buffer
-		if err := topFrame(&frame, answer); err != nil {
+		f, err := topFrame(answer)
+		if err != nil {
 			return err
 		}
 		if trouble != "" {
-			_, _ = fmt.Fprintf(&frame, "\nnot refreshed: %s\n", printable(trouble))
+			f.notes = append(f.notes, "", "not refreshed: "+printable(trouble))
 		}
-		if err := draw(out, frame.String()); err != nil {
+		if err := draw(out, f.fit(rows())); err != nil {
 			return err
 		}
 		select {
@@ -117,71 +138,9 @@ func watchTop(ctx context.Context, out io.Writer, interval time.Duration, ask fu
 	}
 }
 
-// draw puts a frame over the one before, line by line, so that nothing flickers.
-func draw(out io.Writer, frame string) error {
-	_, err := io.WriteString(out, toTop+strings.ReplaceAll(frame, "\n", clearLine+"\n")+clearBelow)
+// draw puts a frame over the one before, line by line, so that nothing flickers. The last line has no line break: it would scroll a full
+// screen.
+func draw(out io.Writer, lines []string) error {
+	_, err := io.WriteString(out, toTop+strings.Join(lines, clearLine+"\n")+clearLine+clearBelow)
 	return err
-}
-
-// topFrame is the whole picture.
-func topFrame(w io.Writer, answer *adminclient.Answer) error {
-	limits, err := read[adminclient.RateLimits](answer.Body)
-	if err != nil {
-		return err
-	}
-	_, _ = fmt.Fprintf(w, "%s   %d tenants active   last minute: %d allowed, %d slowed, %d refused, %d wrong credentials\n",
-		limits.GeneratedAt.UTC().Format(time.TimeOnly), limits.ActiveTenants, limits.Total.Allowed, limits.Total.Slowed, limits.Total.Refused,
-		limits.WrongCredentials)
-	allowed, refused := make([]float64, 0, chartSteps), make([]float64, 0, chartSteps)
-	var series []adminclient.TrafficPoint
-	if limits.Series != nil {
-		series = *limits.Series
-	}
-	for _, p := range series[max(0, len(series)-chartSteps):] {
-		allowed, refused = append(allowed, p.Allowed+p.Slowed), append(refused, p.Refused)
-	}
-	_, _ = fmt.Fprintf(w, "let through %s %s\nrefused     %s %s\n\n", chart(allowed), perSecond(allowed), chart(refused), perSecond(refused))
-	if err := topTables(w, &limits); err != nil {
-		return err
-	}
-	if len(limits.RefusedServiceTokens) > 0 {
-		_, _ = fmt.Fprintln(w)
-		t := &table{head: []string{"REFUSED SERVICE TOKEN", "TIMES"}}
-		for _, s := range limits.RefusedServiceTokens {
-			t.add(s.Name, number(s.Refused))
-		}
-		if err := t.write(w); err != nil {
-			return err
-		}
-	}
-	if len(limits.Missing) > 0 {
-		_, _ = fmt.Fprintf(w, "\nother replicas may be missing: %s cannot be asked\n", printable(strings.Join(limits.Missing, ", ")))
-	}
-	return nil
-}
-
-// chart is one character for each number, as high as it is beside the highest.
-func chart(values []float64) string {
-	const bars = "▁▂▃▄▅▆▇█"
-	levels := []rune(bars)
-	highest := 0.0
-	for _, v := range values {
-		highest = max(highest, v)
-	}
-	var b strings.Builder
-	for _, v := range values {
-		level := 0
-		if v > 0 && highest > 0 {
-			level = min(len(levels)-1, 1+int(v/highest*float64(len(levels)-1)))
-		}
-		b.WriteRune(levels[level])
-	}
-	return b.String()
-}
-
-func perSecond(values []float64) string {
-	if len(values) == 0 {
-		return "0/s"
-	}
-	return fmt.Sprintf("%.1f/s", values[len(values)-1])
 }

@@ -54,7 +54,7 @@ func TestTopIsRefreshedInPlace(t *testing.T) {
 	defer cancel()
 	var out bytes.Buffer
 	asked := 0
-	err := watchTop(ctx, &out, time.Millisecond, func(context.Context) (*adminclient.Answer, error) {
+	err := watchTop(ctx, &out, anyHeight, time.Millisecond, func(context.Context) (*adminclient.Answer, error) {
 		switch asked++; asked {
 		case 2:
 			return nil, errors.New("nobody answers")
@@ -78,6 +78,51 @@ func TestTopIsRefreshedInPlace(t *testing.T) {
 	require.Contains(t, frames[2], "not refreshed: nobody answers")
 	require.NotContains(t, frames[3], "not refreshed")
 
-	err = watchTop(t.Context(), &out, time.Millisecond, func(context.Context) (*adminclient.Answer, error) { return nil, errors.New("refused") })
+	err = watchTop(t.Context(), &out, anyHeight, time.Millisecond, func(context.Context) (*adminclient.Answer, error) { return nil, errors.New("refused") })
 	require.EqualError(t, err, "refused")
+}
+
+func anyHeight() int { return 0 }
+
+// Guarantee: no frame is higher than the terminal is at that moment; heading and notes stay, and what is left out is counted.
+func TestTopFitsTheTerminal(t *testing.T) {
+	t.Parallel()
+	var tenants []string
+	for i := range 30 {
+		tenants = append(tenants, fmt.Sprintf(`{"tenant":"school-%02d","plan":"light","limit_name":"m","used":5,"limit":10,"utilization":0.5}`, i))
+	}
+	body := []byte(`{"generated_at":"2026-11-30T12:00:00Z","active_tenants":30,"total":{},"tenants":[` + strings.Join(tenants, ",") +
+		`],"replicas":[{"replica":"a","source":"redis"},{"replica":"b","source":"redis"}],"missing":["redis"]}`)
+	heights := []int{20, 12, 8, 3, 1, 0, 200}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out bytes.Buffer
+	drawn := 0
+	err := watchTop(ctx, &out, func() int {
+		if drawn++; drawn == len(heights) {
+			cancel()
+		}
+		return heights[drawn-1]
+	}, time.Millisecond, func(context.Context) (*adminclient.Answer, error) { return &adminclient.Answer{Body: body}, nil })
+	require.NoError(t, err)
+	frames := strings.Split(strings.TrimSuffix(out.String(), leaveScreen), toTop)[1:]
+	require.Len(t, frames, len(heights))
+	const whole = 4 + 31 + 4 + 2 // heading, tenants, replicas, notes
+	for i, frame := range frames {
+		lines := strings.Split(frame, "\n")
+		want := whole
+		if heights[i] > 0 {
+			want = min(whole, heights[i])
+		}
+		require.Len(t, lines, want, "a terminal of %d lines", heights[i])
+		require.Contains(t, lines[0], "30 tenants active")
+		if want >= 8 {
+			require.Contains(t, lines[len(lines)-1], "redis cannot be asked", "a terminal of %d lines", heights[i])
+		}
+	}
+	require.Contains(t, frames[0], "school-07")
+	require.NotContains(t, frames[0], "school-08")
+	require.Contains(t, frames[0], "… 22 more tenants")
+	require.Contains(t, frames[0], "REPLICA")
+	require.NotContains(t, frames[5], "…")
 }
