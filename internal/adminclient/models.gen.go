@@ -2247,7 +2247,7 @@ type RotateBody = Rotate
 
 // PutAddressPolicyParams defines parameters for PutAddressPolicy.
 type PutAddressPolicyParams struct {
-	// IfMatch The `ETag` of the object as it was read, or `*`. Missing on an object that exists: 428. Stale: 412.
+	// IfMatch The `ETag` of the object as it was read, a list of them, any of which may hold, or `*` (RFC 9110, 13.1.1). Missing on an object that exists: 428. None that holds: 412; weak ones never do.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
@@ -2367,7 +2367,7 @@ type ApplyConfigurationParams struct {
 	// Prune Delete what the sections of the body do not name.
 	Prune *bool `form:"prune,omitempty" json:"prune,omitempty"`
 
-	// IfMatch The `ETag` of the object as it was read, or `*`. Missing on an object that exists: 428. Stale: 412.
+	// IfMatch The `ETag` of the object as it was read, a list of them, any of which may hold, or `*` (RFC 9110, 13.1.1). Missing on an object that exists: 428. None that holds: 412; weak ones never do.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
@@ -2421,13 +2421,13 @@ type CreatePlanParams struct {
 
 // DeletePlanParams defines parameters for DeletePlan.
 type DeletePlanParams struct {
-	// IfMatch The `ETag` of the object as it was read, or `*`. Missing on an object that exists: 428. Stale: 412.
+	// IfMatch The `ETag` of the object as it was read, a list of them, any of which may hold, or `*` (RFC 9110, 13.1.1). Missing on an object that exists: 428. None that holds: 412; weak ones never do.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // PutPlanParams defines parameters for PutPlan.
 type PutPlanParams struct {
-	// IfMatch The `ETag` of the object as it was read, or `*`. Missing on an object that exists: 428. Stale: 412.
+	// IfMatch The `ETag` of the object as it was read, a list of them, any of which may hold, or `*` (RFC 9110, 13.1.1). Missing on an object that exists: 428. None that holds: 412; weak ones never do.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 
 	// IfNoneMatch `*`: only create.
@@ -2565,13 +2565,13 @@ type CreateTenantParams struct {
 
 // DeleteTenantParams defines parameters for DeleteTenant.
 type DeleteTenantParams struct {
-	// IfMatch The `ETag` of the object as it was read, or `*`. Missing on an object that exists: 428. Stale: 412.
+	// IfMatch The `ETag` of the object as it was read, a list of them, any of which may hold, or `*` (RFC 9110, 13.1.1). Missing on an object that exists: 428. None that holds: 412; weak ones never do.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // PatchTenantParams defines parameters for PatchTenant.
 type PatchTenantParams struct {
-	// IfMatch The `ETag` of the object as it was read, or `*`. Missing on an object that exists: 428. Stale: 412.
+	// IfMatch The `ETag` of the object as it was read, a list of them, any of which may hold, or `*` (RFC 9110, 13.1.1). Missing on an object that exists: 428. None that holds: 412; weak ones never do.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 

@@ -433,3 +433,60 @@ func TestAdminAnswers503WithinTwoSecondsWithoutPostgres(t *testing.T) {
 	require.NoError(t, server.Resume())
 	require.Eventually(t, func() bool { return w.administer(http.MethodGet, "/admin/plans", "").status == http.StatusOK }, 10*time.Second, 50*time.Millisecond)
 }
+
+// Guarantee: If-Match is that of RFC 9110 on every route that takes it: any, a list on one line or several, never a weak tag; what is no such
+// list is a 400 that names the header, and changes nothing.
+func TestIfMatchIsAListOfTags(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	put := `{"name":"gold","limits":[{"name":"a","limit":5,"window":"1m"}]}`
+	policy := `{"limits":[{"name":"one","limit":1,"window":"1m","scope":"address"}]}`
+	w.administer(http.MethodPut, "/admin/plans/gold", put).ok(http.StatusCreated)
+	w.tenant("school-17", "gold")
+	type route struct{ method, path, body, read string }
+	routes := []route{
+		{http.MethodPut, "/admin/plans/gold", put, ""}, {http.MethodPatch, "/admin/tenants/school-17", `{"status":"active"}`, ""},
+		{http.MethodPut, "/admin/address-policy", policy, ""}, {http.MethodPost, "/admin/configuration", `{"mode":"enforce"}`, ""},
+		{http.MethodDelete, "/admin/tenants/school-17", "", ""}, {http.MethodDelete, "/admin/plans/gold", "", ""},
+	}
+	send := func(r route, lines ...string) *response {
+		req, err := http.NewRequestWithContext(t.Context(), r.method, w.admin.URL+r.path, strings.NewReader(r.body))
+		require.NoError(t, err)
+		req.Header = http.Header{"Authorization": {"Bearer " + bootstrap}, "If-Match": lines}
+		if r.body != "" {
+			req.Header.Set("Content-Type", "application/json")
+		}
+		return w.send(req)
+	}
+	for _, r := range routes {
+		done := http.StatusOK
+		if r.method == http.MethodDelete {
+			done = http.StatusNoContent
+		}
+		tag := func() string {
+			return w.administer(http.MethodGet, r.path, "").ok(http.StatusOK).header.Get("ETag")
+		}
+		current := tag()
+		for _, text := range []string{"1", `"1`, `1"`, `"1" "2"`, `"1", 2`, `*, "1"`, `"1", *`, "w/" + current, ",", `"a b"`, "W/"} {
+			p := send(r, text).problem(problem.Validation)
+			require.Equal(t, "/header/If-Match", p.Errors[0].Pointer, "%s %s", r.path, text)
+		}
+		for _, text := range []string{"W/" + current, `"7777"`, `"7777", W/` + current, `"0` + strings.Trim(current, `"`) + `"`, `""`, `"a,b"`, `"7,` + strings.Trim(current, `"`) + `"`} {
+			send(r, text).problem(problem.PreconditionFailed)
+		}
+		require.Equal(t, current, tag(), "nothing was changed")
+		if r.method == http.MethodDelete {
+			send(r, `"7777"`, current).ok(done)
+			continue
+		}
+		for _, lines := range []func(tag string) []string{
+			func(string) []string { return []string{"*"} },
+			func(tag string) []string { return []string{tag} },
+			func(tag string) []string { return []string{`"7777", ` + tag} },
+			func(tag string) []string { return []string{" , " + tag + " ,\t, W/\"1\",\"7777\""} },
+			func(tag string) []string { return []string{`"7777"`, tag} },
+		} {
+			send(r, lines(tag())...).ok(done)
+		}
+	}
+}

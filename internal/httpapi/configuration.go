@@ -26,8 +26,9 @@ func (a *admin) ApplyConfiguration(c *gin.Context, params gen.ApplyConfiguration
 		return
 	}
 	options := tenants.ApplyOptions{DryRun: orZero(params.DryRun), Prune: orZero(params.Prune), Now: a.now()}
-	if pre, given := readIfMatch(params.IfMatch); given {
-		options.Version = pre.Version // of *: 0, which any is
+	if options.If, _, err = readIfMatch(params.IfMatch); err != nil {
+		a.fail(c, err)
+		return
 	}
 	done, err := a.repository.ApplyConfiguration(c.Request.Context(), actor(c), wanted, options)
 	if err != nil || options.DryRun {

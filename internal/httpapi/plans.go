@@ -46,8 +46,11 @@ func (a *admin) PutPlan(c *gin.Context, name gen.PlanName, params gen.PutPlanPar
 		a.fail(c, err)
 		return
 	}
-	pre, matching := readIfMatch(params.IfMatch)
+	pre, matching, err := readIfMatch(params.IfMatch)
 	switch {
+	case err != nil:
+		a.fail(c, err)
+		return
 	case matching && params.IfNoneMatch != nil:
 		a.fail(c, invalid("/header/If-None-Match", "must not come with If-Match"))
 		return

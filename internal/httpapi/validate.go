@@ -94,6 +94,7 @@ func (a *admin) oneAtATime(o *operation) gin.HandlerFunc {
 // names every place. The body's bytes are left for decodeBody.
 func (a *admin) validate(o *operation) gin.HandlerFunc {
 	return func(c *gin.Context) {
+		joinLines(c.Request.Header, headerIfMatch)
 		query, err := readQuery(c)
 		if err != nil {
 			a.fail(c, err)

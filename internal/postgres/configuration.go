@@ -47,7 +47,7 @@ func (r *Repository) ApplyConfiguration(
 ) (done tenants.Applied, err error) {
 	err = r.within(applyWithin).change(ctx, a, "apply configuration", func(ctx context.Context, c *change) error {
 		before := c.version - 1
-		if o.Version != 0 && o.Version != before {
+		if !o.If.Holds(before) {
 			return tenants.ErrVersion
 		}
 		have, err := readConfiguration(ctx, c)

@@ -97,7 +97,7 @@ func TestDryRunIsWhatApplyDoes(t *testing.T) {
 	require.Equal(t, before, b.configuration(t))
 	require.Equal(t, entries, b.number(t, `SELECT count(*) FROM audit_log`))
 
-	o.DryRun, o.Version = false, dry.Version
+	o.DryRun, o.If.Versions = false, []int64{dry.Version}
 	done, err := b.ApplyConfiguration(ctx, alice, edited(before), o)
 	require.NoError(t, err)
 	require.Equal(t, dry.Changes, done.Changes)
@@ -126,12 +126,12 @@ func TestDryRunIsWhatApplyDoes(t *testing.T) {
 	require.Equal(t, entries+int64(len(done.Changes)), b.number(t, `SELECT count(*) FROM audit_log`))
 	require.Regexp(t, `^\d+$`, list.Items[7].ResourceID, "a network is audited under its id")
 
-	o.Version = 0
+	o.If = tenants.Precondition{}
 	again, err := b.ApplyConfiguration(ctx, alice, edited(before), o)
 	require.NoError(t, err)
 	require.Empty(t, again.Changes)
 
-	o.Version = before.Version
+	o.If.Versions = []int64{before.Version}
 	_, err = b.ApplyConfiguration(ctx, alice, edited(before), o)
 	require.ErrorIs(t, err, tenants.ErrVersion)
 

@@ -336,7 +336,7 @@ func TestMalformedRowsHarmOnlyTheirOwner(t *testing.T) {
 	read, err := b.Plan(ctx, "nulllimit")
 	require.NoError(t, err)
 	require.Equal(t, tenants.BuiltinLimits(), read.Limits)
-	_, _, err = b.PutPlan(ctx, alice, plan("nulllimit", 3), tenants.Precondition{Version: read.Version})
+	_, _, err = b.PutPlan(ctx, alice, plan("nulllimit", 3), tenants.Precondition{Versions: []int64{read.Version}})
 	require.NoError(t, err)
 	require.NoError(t, p.Refresh(ctx))
 	view, ok := d.Snapshot().Tenant("on-nulllimit")

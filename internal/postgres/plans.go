@@ -71,7 +71,7 @@ func (r *Repository) PutPlan(ctx context.Context, a audit.Actor, p tenants.Plan,
 	err = r.change(ctx, a, "put plan", func(ctx context.Context, c *change) error {
 		before, err := planByName(ctx, c, p.Name)
 		switch {
-		case errors.Is(err, tenants.ErrNotFound) && (pre.Any || pre.Version != 0):
+		case errors.Is(err, tenants.ErrNotFound) && pre.Exists():
 			return tenants.ErrVersion
 		case errors.Is(err, tenants.ErrNotFound):
 			created = true
@@ -79,7 +79,7 @@ func (r *Repository) PutPlan(ctx context.Context, a audit.Actor, p tenants.Plan,
 			return err
 		case err != nil:
 			return err
-		case !holds(pre, before.Version):
+		case !pre.Holds(before.Version):
 			return tenants.ErrVersion
 		}
 		if err := c.updatePlanRow(ctx, before.ID, &p); err != nil {
@@ -103,7 +103,7 @@ func (r *Repository) DeletePlan(ctx context.Context, a audit.Actor, name string,
 		if err != nil {
 			return err
 		}
-		if !holds(pre, before.Version) {
+		if !pre.Holds(before.Version) {
 			return tenants.ErrVersion
 		}
 		var used int64
@@ -121,11 +121,6 @@ func (r *Repository) DeletePlan(ctx context.Context, a audit.Actor, name string,
 		}
 		return c.record(ctx, "plan.delete", "plan", name, planFields(&before), nil)
 	})
-}
-
-// holds reports whether a precondition allows a change of an object that exists at a version.
-func holds(pre tenants.Precondition, version int64) bool {
-	return !pre.Absent && (pre.Version == 0 || pre.Version == version)
 }
 
 func (c *change) insertPlan(ctx context.Context, p tenants.Plan) (stored tenants.Plan, err error) {

@@ -34,7 +34,7 @@ func (c *change) putPolicy(ctx context.Context, p tenants.AddressPolicy, pre ten
 	if err != nil {
 		return stored, err
 	}
-	if !holds(pre, before.Version) {
+	if !pre.Holds(before.Version) {
 		return stored, tenants.ErrVersion
 	}
 	if err := c.writePolicy(ctx, &p); err != nil {

@@ -58,7 +58,7 @@ func TestPreconditions(t *testing.T) {
 	b := newBench(t)
 	ctx := t.Context()
 	p := plan("light", 10)
-	_, _, err := b.PutPlan(ctx, alice, p, tenants.Precondition{Version: 1})
+	_, _, err := b.PutPlan(ctx, alice, p, tenants.Precondition{Versions: []int64{1}})
 	require.ErrorIs(t, err, tenants.ErrVersion, "If-Match on what is not there")
 	_, _, err = b.PutPlan(ctx, alice, p, tenants.Precondition{Any: true})
 	require.ErrorIs(t, err, tenants.ErrVersion)
@@ -70,7 +70,7 @@ func TestPreconditions(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrVersion)
 
 	p.Limits[0].Quota = 20
-	stored, created, err := b.PutPlan(ctx, alice, p, tenants.Precondition{Version: first.Version})
+	stored, created, err := b.PutPlan(ctx, alice, p, tenants.Precondition{Versions: []int64{first.Version}})
 	require.NoError(t, err)
 	require.False(t, created)
 	require.Greater(t, stored.Version, first.Version)
@@ -82,11 +82,11 @@ func TestPreconditions(t *testing.T) {
 	require.Equal(t, "10", from)
 	require.Equal(t, "20", to)
 
-	require.ErrorIs(t, b.DeletePlan(ctx, alice, "light", tenants.Precondition{Version: first.Version}), tenants.ErrVersion)
+	require.ErrorIs(t, b.DeletePlan(ctx, alice, "light", tenants.Precondition{Versions: []int64{first.Version}}), tenants.ErrVersion)
 	school := b.haveTenant(t, "school-17", "light")
-	require.ErrorIs(t, b.DeletePlan(ctx, alice, "light", tenants.Precondition{Version: stored.Version}), tenants.ErrConflict)
-	require.NoError(t, b.DeleteTenant(ctx, alice, "school-17", tenants.Precondition{Version: school.Version}))
-	require.NoError(t, b.DeletePlan(ctx, alice, "light", tenants.Precondition{Version: stored.Version}))
+	require.ErrorIs(t, b.DeletePlan(ctx, alice, "light", tenants.Precondition{Versions: []int64{stored.Version}}), tenants.ErrConflict)
+	require.NoError(t, b.DeleteTenant(ctx, alice, "school-17", tenants.Precondition{Versions: []int64{school.Version}}))
+	require.NoError(t, b.DeletePlan(ctx, alice, "light", tenants.Precondition{Versions: []int64{stored.Version}}))
 	require.Equal(t, "plan.delete", b.lastEntry(t).Action)
 	require.ErrorIs(t, b.DeletePlan(ctx, alice, "light", tenants.Precondition{}), tenants.ErrNotFound)
 }
@@ -104,10 +104,10 @@ func TestParallelWritersOfOneVersion(t *testing.T) {
 			wg.Go(func() {
 				var err error
 				if i%2 == 0 {
-					_, _, err = b.PutPlan(t.Context(), alice, plan("light", 100*round+int64(i)), tenants.Precondition{Version: light.Version + round})
+					_, _, err = b.PutPlan(t.Context(), alice, plan("light", 100*round+int64(i)), tenants.Precondition{Versions: []int64{light.Version + round}})
 				} else {
 					name := fmt.Sprintf("name %d %d", round, i)
-					_, err = b.PatchTenant(t.Context(), alice, "school-17", tenants.TenantPatch{Name: &name}, tenants.Precondition{Version: school.Version + round})
+					_, err = b.PatchTenant(t.Context(), alice, "school-17", tenants.TenantPatch{Name: &name}, tenants.Precondition{Versions: []int64{school.Version + round}})
 				}
 				switch {
 				case err == nil:
@@ -146,7 +146,7 @@ func TestTenantLife(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrUnknownPlan)
 
 	pro, suspended := "pro", tenants.Suspended
-	patched, err := b.PatchTenant(ctx, alice, "school-17", tenants.TenantPatch{Plan: &pro, Status: &suspended}, tenants.Precondition{Version: stored.Version})
+	patched, err := b.PatchTenant(ctx, alice, "school-17", tenants.TenantPatch{Plan: &pro, Status: &suspended}, tenants.Precondition{Versions: []int64{stored.Version}})
 	require.NoError(t, err)
 	require.Equal(t, "pro", patched.Plan)
 	require.Equal(t, tenants.Suspended, patched.Status)
@@ -156,7 +156,7 @@ func TestTenantLife(t *testing.T) {
 	require.Equal(t, `"light"`, from)
 	require.Equal(t, `"pro"`, to)
 	require.Len(t, b.lastEntry(t).Diff, 2)
-	_, err = b.PatchTenant(ctx, alice, "school-17", tenants.TenantPatch{Metadata: &map[string]string{}}, tenants.Precondition{Version: patched.Version})
+	_, err = b.PatchTenant(ctx, alice, "school-17", tenants.TenantPatch{Metadata: &map[string]string{}}, tenants.Precondition{Versions: []int64{patched.Version}})
 	require.NoError(t, err)
 	none := "none"
 	_, err = b.PatchTenant(ctx, alice, "school-17", tenants.TenantPatch{Plan: &none}, tenants.Precondition{})
@@ -272,7 +272,7 @@ func TestEveryChangeNeedsAnActorAndLeavesOneEntry(t *testing.T) {
 		}},
 		{"admin_token.revoke", func(ctx context.Context, a audit.Actor) error { return b.RevokeAdminToken(ctx, a, "a1") }},
 		{"address_policy.update", func(ctx context.Context, a audit.Actor) error {
-			_, err := b.PutAddressPolicy(ctx, a, tenants.DefaultAddressPolicy(), tenants.Precondition{Version: 1})
+			_, err := b.PutAddressPolicy(ctx, a, tenants.DefaultAddressPolicy(), tenants.Precondition{Versions: []int64{1}})
 			return err
 		}},
 		{"mode.update", func(ctx context.Context, a audit.Actor) error { return b.SetMode(ctx, a, ratelimit.Shadow) }},
@@ -384,7 +384,7 @@ func TestDefaultsAreInstalledOnceEver(t *testing.T) {
 	require.NoError(t, b.DeletePlan(ctx, alice, "pro", tenants.Precondition{}))
 	_, _, err = b.PutPlan(ctx, alice, plan("light", 5), tenants.Precondition{})
 	require.NoError(t, err)
-	_, err = b.PutAddressPolicy(ctx, alice, tenants.AddressPolicy{}, tenants.Precondition{Version: policy.Version})
+	_, err = b.PutAddressPolicy(ctx, alice, tenants.AddressPolicy{}, tenants.Precondition{Versions: []int64{policy.Version}})
 	require.NoError(t, err)
 	before := b.number(t, `SELECT version FROM config_version`)
 	require.NoError(t, b.InstallDefaults(ctx))
@@ -397,7 +397,7 @@ func TestDefaultsAreInstalledOnceEver(t *testing.T) {
 	policy, err = b.AddressPolicy(ctx)
 	require.NoError(t, err)
 	require.Empty(t, policy.Limits)
-	_, err = b.PutAddressPolicy(ctx, alice, tenants.AddressPolicy{}, tenants.Precondition{Version: 1})
+	_, err = b.PutAddressPolicy(ctx, alice, tenants.AddressPolicy{}, tenants.Precondition{Versions: []int64{1}})
 	require.ErrorIs(t, err, tenants.ErrVersion)
 }
 

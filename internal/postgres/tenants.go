@@ -116,7 +116,7 @@ func (r *Repository) updateTenant(ctx context.Context, a audit.Actor, verb, slug
 		if err != nil {
 			return err
 		}
-		if !holds(pre, before.Version) {
+		if !pre.Holds(before.Version) {
 			return tenants.ErrVersion
 		}
 		if err := update(ctx, c, &before); err != nil {
@@ -141,7 +141,7 @@ func (r *Repository) DeleteTenant(ctx context.Context, a audit.Actor, slug strin
 		if err != nil {
 			return err
 		}
-		if !holds(pre, before.Version) {
+		if !pre.Holds(before.Version) {
 			return tenants.ErrVersion
 		}
 		if _, err := c.Exec(ctx, `DELETE FROM tenants WHERE id = $1`, before.ID); err != nil {

@@ -43,8 +43,8 @@ type ApplyOptions struct {
 	DryRun bool
 	// Prune deletes what the described sections do not name.
 	Prune bool
-	// Version is the configuration version the caller saw; another one is an ErrVersion. 0: any.
-	Version int64
+	// If is about the configuration's version; one that does not hold is an ErrVersion.
+	If Precondition
 	// Now decides which overrides and networks have ended.
 	Now time.Time
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/pegel-dev/pegel/internal/audit"
@@ -49,10 +50,19 @@ type List[T any] struct {
 
 // Precondition is what If-Match and If-None-Match asked for.
 type Precondition struct {
-	Version int64 // 0: none was given
-	Absent  bool  // If-None-Match: *
-	Any     bool  // If-Match: *
+	// Versions are those of If-Match, any of which may hold. nil: none was asked for; empty: what was asked for no version is.
+	Versions []int64
+	Absent   bool // If-None-Match: *
+	Any      bool // If-Match: *
 }
+
+// Holds reports whether an object that exists at this version may be changed.
+func (p Precondition) Holds(version int64) bool {
+	return !p.Absent && (p.Versions == nil || slices.Contains(p.Versions, version))
+}
+
+// Exists reports whether there has to be an object.
+func (p Precondition) Exists() bool { return p.Any || p.Versions != nil }
 
 // TenantPatch holds what a PATCH names; nil leaves a field as it is.
 type TenantPatch struct {
