@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // GRPC and HTTP are the protocols of OTEL_EXPORTER_OTLP_PROTOCOL.
@@ -111,7 +112,17 @@ func (s cleanSpan) Attributes() []attribute.KeyValue {
 // Events are none: they hold the text of errors, which may name hosts and whatever a server quoted.
 func (s cleanSpan) Events() []sdktrace.Event { return nil }
 
-// Status is without its text, for the same reason.
+// Links say where a trace came from, and nothing that its sender wrote.
+func (s cleanSpan) Links() []sdktrace.Link {
+	links := s.ReadOnlySpan.Links()
+	bare := make([]sdktrace.Link, len(links))
+	for i := range links {
+		bare[i].SpanContext = links[i].SpanContext.WithTraceState(trace.TraceState{})
+	}
+	return bare
+}
+
+// Status is without its text, as events are.
 func (s cleanSpan) Status() sdktrace.Status {
 	status := s.ReadOnlySpan.Status()
 	if status.Code == codes.Error {
