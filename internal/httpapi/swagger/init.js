@@ -1,3 +1,9 @@
+// A dark system gets a dark page: swagger-ui has the colours, and wears them by a class.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const dress = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", dress);
+dress();
+
 // Shows openapi.yaml of the server that sent this page, and asks no other host.
 SwaggerUIBundle({
   url: "openapi.yaml",
