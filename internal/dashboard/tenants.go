@@ -57,13 +57,7 @@ func (x *exchange) tenants(status int) {
 	if err := x.get("/admin/tenants", asked, &list); err != nil {
 		v.Failure = x.failureOf(err)
 	}
-	for i := range list.Items {
-		row := tenantRow{Tenant: list.Items[i]}
-		if using, ok := x.d.Live.Tenant(x.r.Context(), row.Id); ok {
-			row.Usage = &using
-		}
-		v.Rows = append(v.Rows, row)
-	}
+	v.Rows = x.rows(list.Items)
 	if list.NextCursor != "" {
 		filter.Set("cursor", list.NextCursor)
 		v.Next = "/dashboard/tenants?" + filter.Encode()
@@ -75,6 +69,24 @@ func (x *exchange) tenants(status int) {
 		return
 	}
 	x.show(status, out)
+}
+
+// rows are tenants with what they use now, which is asked for once for all of them.
+func (x *exchange) rows(items []gen.Tenant) []tenantRow {
+	if len(items) == 0 {
+		return nil
+	}
+	rows, at := make([]tenantRow, len(items)), make(map[int64]int, len(items))
+	for i := range items {
+		rows[i].Tenant, at[items[i].Id] = items[i], i
+	}
+	levels := x.d.Live.Levels(x.r.Context())
+	for i := range levels {
+		if k, shown := at[levels[i].TenantID]; shown {
+			rows[k].Usage = &levels[i]
+		}
+	}
+	return rows
 }
 
 // plans are the names of the plans to choose from. What is chosen is always among them: a browser would choose the first of the

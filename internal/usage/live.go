@@ -51,13 +51,14 @@ type live struct {
 
 	reading sync.Mutex // held by whoever reads; the others wait for what it finds
 	latest  *picture
-	gone    []TotalRow
-	goneAt  time.Time
+	// latestAt is when the reading of latest ended.
+	latestAt time.Time
+	gone     []TotalRow
+	goneAt   time.Time
 }
 
 // picture is what the reports say together. It is shared: nobody changes it.
 type picture struct {
-	at       time.Time
 	tenants  []TenantUsage // in the order of Overview.Tenants
 	overview Overview      // with everything but Tenants, and all names
 }
@@ -91,7 +92,7 @@ func (l *live) picture(ctx context.Context) *picture {
 	l.reading.Lock()
 	defer l.reading.Unlock()
 	now := l.now()
-	if l.latest != nil && now.Sub(l.latest.at) < shareFor && !now.Before(l.latest.at) {
+	if l.latest != nil && now.Sub(l.latestAt) < shareFor && !now.Before(l.latestAt) {
 		return l.latest
 	}
 	// Somebody else may wait for this reading: it does not end with whoever began it.
@@ -100,7 +101,9 @@ func (l *live) picture(ctx context.Context) *picture {
 	p := merge(reports, now)
 	p.overview.Missing = missing
 	p.overview.Series = l.series(ctx, reports, now)
-	l.latest = p
+	// From when it was there, not from when it was asked for: from a store that hangs each reading takes longer than it is shared
+	// for, and everybody who waits for this one would begin another, one after the other.
+	l.latest, l.latestAt = p, l.now()
 	return p
 }
 
@@ -155,7 +158,7 @@ func (r *report) replaces(o *report) bool {
 
 // merge makes one picture of all reports.
 func merge(reports []*report, now time.Time) *picture {
-	p := &picture{at: now, overview: Overview{At: now.UTC()}}
+	p := &picture{overview: Overview{At: now.UTC()}}
 	o := &p.overview
 	byID := make(map[int64]*reportTenant)
 	addresses, services := map[string]*Refusals{}, map[string]*Refusals{}
