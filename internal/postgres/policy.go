@@ -148,6 +148,7 @@ func (c *change) writeMode(ctx context.Context, m ratelimit.Mode) error {
 // InstallDefaults installs the default plans and address policy on a new installation, once and for all: any number of
 // replicas may call it at every start, and what an operator changed or deleted since is left alone.
 func (r *Repository) InstallDefaults(ctx context.Context) error {
+	r = r.within(applyWithin) // nobody waits for the answer, and from afar its questions take longer than a caller would wait
 	installed := false
 	err := r.read(ctx, "install defaults", func(ctx context.Context, q querier) error {
 		return q.QueryRow(ctx, `SELECT defaults_installed_at IS NOT NULL FROM config_version`).Scan(&installed)

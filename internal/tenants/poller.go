@@ -199,8 +199,8 @@ func (p *Poller) note(ctx context.Context, err error) {
 		if before != nil && p.failing.CompareAndSwap(before, nil) {
 			p.o.Log.InfoContext(ctx, "configuration is up to date again", slog.Duration("outage", p.o.Clock().Sub(before.since)))
 		}
-	case errors.Is(err, context.Canceled):
-		// a caller that left says nothing about the store
+	case errors.Is(err, context.Canceled) || ctx.Err() != nil:
+		// A caller that left, or had less time than the store may take, says nothing about the store: the next poll does.
 	case before == nil:
 		if p.failing.CompareAndSwap(nil, &failure{since: p.o.Clock(), err: err}) {
 			p.o.Log.WarnContext(ctx, "configuration cannot be read; the last snapshot serves on", slog.Int64("version", p.directory.Snapshot().Version), slog.Any("error", err))

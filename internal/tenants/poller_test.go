@@ -218,3 +218,25 @@ func TestRefreshesDoNotLoadTwiceAtOnce(t *testing.T) {
 	require.Equal(t, 20, asked)
 	require.Equal(t, []int64{0}, loads)
 }
+
+// slowStore answers when its caller has given up.
+type slowStore struct{ *store }
+
+func (s slowStore) Version(ctx context.Context) (int64, error) {
+	<-ctx.Done()
+	return 0, tenants.ErrUnavailable
+}
+
+// Guarantee: an administrator's change, whose answer waits for this replica only so long, does not make an outage of a database
+// that is merely far away.
+func TestAHurriedCallerMakesNoOutage(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	p := tenants.NewPoller(tenants.NewDirectory(0), slowStore{&store{version: 3}}, tenants.PollerOptions{Clock: (&clock{now: noon}).Now, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	require.Error(t, p.Refresh(ctx))
+	_, err := p.Failing()
+	require.NoError(t, err)
+	require.Empty(t, log.String())
+}
