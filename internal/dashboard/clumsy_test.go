@@ -1,7 +1,6 @@
 package dashboard_test
 
 import (
-	"fmt"
 	"html"
 	"net/http"
 	"regexp"
@@ -224,7 +223,7 @@ func TestEnterSaves(t *testing.T) {
 				continue
 			}
 			first := regexp.MustCompile(`<button[^>]*>`).FindString(form)
-			require.NotContains(t, first, "name=", fmt.Sprintf("Enter on %s presses %s", path, first))
+			require.NotContains(t, first, "name=", "Enter on %s presses %s", path, first)
 		}
 	}
 }

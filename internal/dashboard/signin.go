@@ -107,7 +107,7 @@ func (d *Dashboard) signedIn(handle func(*exchange)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s := d.current(r)
 		if s == nil {
-			d.exchange(w, r, nil).mustSignIn()
+			d.exchange(w, r, nil).mustSignIn() //nolint:contextcheck // the request's, which the exchange holds
 			return
 		}
 		handle(d.exchange(w, r, s))

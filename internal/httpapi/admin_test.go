@@ -417,7 +417,8 @@ func TestAdminAnswers503WithinTwoSecondsWithoutPostgres(t *testing.T) {
 	key := w.tenant("school-17", "light")
 	require.NoError(t, server.Pause())
 	for _, call := range []struct{ method, path, body, header, value string }{
-		{http.MethodGet, "/admin/plans", "", "Accept", "*/*"}, {http.MethodGet, "/admin/audit", "", "Accept", "*/*"},
+		{http.MethodGet, "/admin/plans", "", "Accept", "*/*"},
+		{http.MethodGet, "/admin/audit", "", "Accept", "*/*"},
 		{http.MethodPost, "/admin/tenants", `{"slug":"a","name":"a","plan":"light"}`, "Idempotency-Key", "k"},
 		{http.MethodPatch, "/admin/tenants/school-17", `{"plan":"pro"}`, "If-Match", "*"},
 		{http.MethodPut, "/admin/plans/light", `{"name":"light","limits":[]}`, "If-Match", "*"},
@@ -445,9 +446,12 @@ func TestIfMatchIsAListOfTags(t *testing.T) {
 	w.tenant("school-17", "gold")
 	type route struct{ method, path, body, read string }
 	routes := []route{
-		{http.MethodPut, "/admin/plans/gold", put, ""}, {http.MethodPatch, "/admin/tenants/school-17", `{"status":"active"}`, ""},
-		{http.MethodPut, "/admin/address-policy", policy, ""}, {http.MethodPost, "/admin/configuration", `{"mode":"enforce"}`, ""},
-		{http.MethodDelete, "/admin/tenants/school-17", "", ""}, {http.MethodDelete, "/admin/plans/gold", "", ""},
+		{http.MethodPut, "/admin/plans/gold", put, ""},
+		{http.MethodPatch, "/admin/tenants/school-17", `{"status":"active"}`, ""},
+		{http.MethodPut, "/admin/address-policy", policy, ""},
+		{http.MethodPost, "/admin/configuration", `{"mode":"enforce"}`, ""},
+		{http.MethodDelete, "/admin/tenants/school-17", "", ""},
+		{http.MethodDelete, "/admin/plans/gold", "", ""},
 	}
 	send := func(r route, lines ...string) *response {
 		req, err := http.NewRequestWithContext(t.Context(), r.method, w.admin.URL+r.path, strings.NewReader(r.body))
