@@ -24,9 +24,9 @@ func typedForms() map[string][]string {
 	plan := append([]string{"limits.0.scope", "tenant", "title", "typed title", "alert_at", "80", "alert_for", "10m", "request_log", "denied"}, limit...)
 	return map[string][]string{
 		"/dashboard/tenants":                      {"slug", "typed-slug", "name", "typed name", "plan", "light", "once", "o1"},
-		"/dashboard/tenants/school-17":            {"name", "typed \"name\"\r\nof two lines", "plan", "light", "etag", `"1"`},
+		"/dashboard/tenants/school-17":            {"name", "typed \"name\"", "plan", "light", "etag", `"1"`},
 		"/dashboard/tenants/school-17/keys":       {"name", "typed key", "expires_in", "never", "once", "o2"},
-		"/dashboard/tenants/school-17/overrides":  {"name", "requests-per-minute", "limit", "3000", "reason", "typed reason", "expires_in", "24h"},
+		"/dashboard/tenants/school-17/overrides":  {"name", "requests-per-minute", "limit", "3000", "reason", "typed \"reason\"\r\nof two lines", "expires_in", "24h"},
 		"/dashboard/plans/new":                    append([]string{"name", "typed-plan", "once", "o3"}, plan...),
 		"/dashboard/plans/light":                  append([]string{"etag", `"1"`}, plan...),
 		"/dashboard/addresses":                    append([]string{"limits.0.scope", "address", "limits.0.applies_to", "all", "etag", `"1"`}, limit...),
