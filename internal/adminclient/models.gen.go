@@ -1003,8 +1003,10 @@ type AdminToken struct {
 type AdminTokenCreate struct {
 	// ExpiresAt In the future; null or absent: never.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-	Name      string     `json:"name"`
-	Role      Role       `json:"role"`
+
+	// Name White space at its ends is taken off; it must not be only spaces, and holds no control characters.
+	Name string `json:"name"`
+	Role Role   `json:"role"`
 }
 
 // Alert defines model for Alert.
@@ -1234,10 +1236,12 @@ type ConfiguredOverride struct {
 // ConfiguredTenant defines model for ConfiguredTenant.
 type ConfiguredTenant struct {
 	// ContactEmail Empty: none.
-	ContactEmail *string               `json:"contact_email,omitempty"`
-	Metadata     *Metadata             `json:"metadata,omitempty"`
-	Name         string                `json:"name"`
-	Overrides    *[]ConfiguredOverride `json:"overrides,omitempty"`
+	ContactEmail *string   `json:"contact_email,omitempty"`
+	Metadata     *Metadata `json:"metadata,omitempty"`
+
+	// Name White space at its ends is taken off; it must not be only spaces, and holds no control characters.
+	Name      string                `json:"name"`
+	Overrides *[]ConfiguredOverride `json:"overrides,omitempty"`
 
 	// Plan Example: school-17
 	Plan Slug `json:"plan"`
@@ -1519,7 +1523,9 @@ type IncidentStatus string
 type KeyCreate struct {
 	// ExpiresAt In the future; null or absent: never.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-	Name      string     `json:"name"`
+
+	// Name White space at its ends is taken off; it must not be only spaces, and holds no control characters.
+	Name string `json:"name"`
 }
 
 // Limit `window` (1 s…366 d) belongs to the three window algorithms, `refill` to the two buckets. A counter's identity is scope, name, algorithm and
@@ -1757,9 +1763,11 @@ type PlanInput struct {
 
 	// RequestLog Which calls are logged.
 	RequestLog *RequestLog `json:"request_log,omitempty"`
-	Title      *string     `json:"title,omitempty"`
-	UpdatedAt  *time.Time  `json:"updated_at,omitempty"`
-	Version    *int64      `json:"version,omitempty"`
+
+	// Title White space at its ends is taken off; it must not be only spaces, and holds no control characters.
+	Title     *string    `json:"title,omitempty"`
+	UpdatedAt *time.Time `json:"updated_at,omitempty"`
+	Version   *int64     `json:"version,omitempty"`
 }
 
 // Problem RFC 9457.
@@ -1970,7 +1978,9 @@ type ServiceTokenCreate struct {
 	// ExpiresAt In the future; null or absent: never.
 	ExpiresAt *time.Time    `json:"expires_at,omitempty"`
 	May       *[]Permission `json:"may,omitempty"`
-	Name      string        `json:"name"`
+
+	// Name White space at its ends is taken off; it must not be only spaces, and holds no control characters.
+	Name string `json:"name"`
 }
 
 // ServiceTokenCreateExempt defines model for ServiceTokenCreate.Exempt.
@@ -2019,7 +2029,9 @@ type TenantCreate struct {
 	// ContactEmail Empty: none.
 	ContactEmail *string   `json:"contact_email,omitempty"`
 	Metadata     *Metadata `json:"metadata,omitempty"`
-	Name         string    `json:"name"`
+
+	// Name White space at its ends is taken off; it must not be only spaces, and holds no control characters.
+	Name string `json:"name"`
 
 	// Plan Example: school-17
 	Plan Slug `json:"plan"`
@@ -2034,7 +2046,9 @@ type TenantPatch struct {
 	// ContactEmail Empty: none.
 	ContactEmail *string   `json:"contact_email,omitempty"`
 	Metadata     *Metadata `json:"metadata,omitempty"`
-	Name         *string   `json:"name,omitempty"`
+
+	// Name White space at its ends is taken off; it must not be only spaces, and holds no control characters.
+	Name *string `json:"name,omitempty"`
 
 	// Plan Example: school-17
 	Plan   *Slug         `json:"plan,omitempty"`

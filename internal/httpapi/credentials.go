@@ -29,9 +29,9 @@ func (a *admin) ListKeys(c *gin.Context, slug gen.TenantSlug, params gen.ListKey
 func (a *admin) CreateKey(c *gin.Context, slug gen.TenantSlug, params gen.CreateKeyParams) {
 	var in gen.KeyCreate
 	err := decodeBody(c, &in)
-	key := tenants.APIKey{Name: in.Name, ExpiresAt: readEnd(in.ExpiresAt)}
+	key := tenants.APIKey{Name: tenants.TidyName(in.Name), ExpiresAt: readEnd(in.ExpiresAt)}
 	if err == nil {
-		err = invalidConfig(tenants.ValidateAPIKey(&key, a.now()))
+		err = invalidConfig(append(tenants.ValidateAPIKey(&key, a.now()), tenants.ValidateName("/name", key.Name)...))
 	}
 	if err != nil {
 		a.fail(c, err)
@@ -88,11 +88,11 @@ func (a *admin) CreateServiceToken(c *gin.Context, params gen.CreateServiceToken
 	var in gen.ServiceTokenCreate
 	err := decodeBody(c, &in)
 	token := tenants.ServiceToken{
-		Name: in.Name, ExpiresAt: readEnd(in.ExpiresAt),
+		Name: tenants.TidyName(in.Name), ExpiresAt: readEnd(in.ExpiresAt),
 		Exempt: convert[ratelimit.Scope](orZero(in.Exempt)), May: convert[tenants.Permission](orZero(in.May)),
 	}
 	if err == nil {
-		err = invalidConfig(tenants.ValidateServiceToken(&token, a.now()))
+		err = invalidConfig(append(tenants.ValidateServiceToken(&token, a.now()), tenants.ValidateName("/name", token.Name)...))
 	}
 	if err != nil {
 		a.fail(c, err)
@@ -147,9 +147,9 @@ func (a *admin) ListAdminTokens(c *gin.Context, params gen.ListAdminTokensParams
 func (a *admin) CreateAdminToken(c *gin.Context, params gen.CreateAdminTokenParams) {
 	var in gen.AdminTokenCreate
 	err := decodeBody(c, &in)
-	token := tenants.AdminToken{Name: in.Name, Role: tenants.Role(in.Role), ExpiresAt: readEnd(in.ExpiresAt)}
+	token := tenants.AdminToken{Name: tenants.TidyName(in.Name), Role: tenants.Role(in.Role), ExpiresAt: readEnd(in.ExpiresAt)}
 	if err == nil {
-		err = invalidConfig(tenants.ValidateAdminToken(&token, a.now()))
+		err = invalidConfig(append(tenants.ValidateAdminToken(&token, a.now()), tenants.ValidateName("/name", token.Name)...))
 	}
 	if err != nil {
 		a.fail(c, err)

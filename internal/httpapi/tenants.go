@@ -111,7 +111,7 @@ func readTenant(c *gin.Context) (tenants.Tenant, error) {
 		ContactEmail: orZero(in.ContactEmail), Metadata: orZero(in.Metadata),
 	}
 	t.SetDefaults()
-	return t, invalidConfig(tenants.ValidateTenant(&t))
+	return t, invalidConfig(append(tenants.ValidateTenant(&t), tenants.ValidateName("/name", t.Name)...))
 }
 
 func readTenantPatch(c *gin.Context) (tenants.TenantPatch, error) {
@@ -119,14 +119,19 @@ func readTenantPatch(c *gin.Context) (tenants.TenantPatch, error) {
 	if err := decodeBody(c, &in); err != nil {
 		return tenants.TenantPatch{}, err
 	}
-	p := tenants.TenantPatch{Name: in.Name, Plan: in.Plan, ContactEmail: in.ContactEmail}
+	p := tenants.TenantPatch{Plan: in.Plan, ContactEmail: in.ContactEmail}
+	var found []tenants.FieldError
+	if in.Name != nil {
+		p.Name = pointer(tenants.TidyName(*in.Name))
+		found = tenants.ValidateName("/name", *p.Name)
+	}
 	if in.Status != nil {
 		p.Status = pointer(tenants.Status(*in.Status))
 	}
 	if in.Metadata != nil {
 		p.Metadata = pointer(map[string]string(*in.Metadata))
 	}
-	return p, invalidConfig(tenants.ValidateTenantPatch(&p))
+	return p, invalidConfig(append(tenants.ValidateTenantPatch(&p), found...))
 }
 
 func showTenant(t *tenants.Tenant) gen.Tenant {

@@ -17,6 +17,7 @@ const (
 
 // SetDefaults fills in what a request may leave out and brings the rest to its stored form.
 func (p *Plan) SetDefaults() {
+	p.Title = TidyName(p.Title)
 	if p.Alert == (Alert{}) {
 		p.Alert = Alert{At: 0.8, For: 10 * time.Minute}
 	}
@@ -38,8 +39,9 @@ func (p *AddressPolicy) SetDefaults() {
 	}
 }
 
-// SetDefaults fills in what a request may leave out.
+// SetDefaults fills in what a request may leave out and brings the rest to its stored form.
 func (t *Tenant) SetDefaults() {
+	t.Name = TidyName(t.Name)
 	if t.Status == "" {
 		t.Status = Active
 	}
