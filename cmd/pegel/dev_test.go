@@ -46,7 +46,8 @@ func startDev(t *testing.T, stateDir string, env []string, args ...string) *devR
 	t.Helper()
 	args = append([]string{"dev", "--state-dir", stateDir, "--listen", anyAddr, "--admin-listen", anyAddr, "--proxy-listen", anyAddr}, args...)
 	d := &devRun{cmd: exec.Command(os.Args[0], args...), logs: &syncBuffer{}}
-	d.cmd.Env = append(append(os.Environ(), mainEnv+"=1"), env...)
+	// A busy machine must not look like a store that is away.
+	d.cmd.Env = append(append(os.Environ(), mainEnv+"=1", "PEGEL_REDIS_TIMEOUT=5s", "PEGEL_DATABASE_DECISION_TIMEOUT=5s"), env...)
 	d.cmd.Stderr = d.logs
 	out, err := d.cmd.StdoutPipe()
 	require.NoError(t, err)
