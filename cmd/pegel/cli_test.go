@@ -146,6 +146,7 @@ pegel: bad.yaml is not valid in 2 place(s); nothing was changed
 func (s *server) errors(t *testing.T) {
 	s = s.in(t)
 	s.write("odd", "two words\n")
+	tls := strings.Replace(s.admin, "http://", "https://", 1)
 	for args, want := range map[string]struct {
 		status int
 		says   string
@@ -161,6 +162,7 @@ func (s *server) errors(t *testing.T) {
 		"tenant create ok --plan nowhere":                                 {exitError, "not valid: plan must name a plan that exists"},
 		"tenant create school-17 --plan light":                            {exitError, "a tenant of this slug exists"},
 		"tenant list --server http://127.0.0.1:1":                         {exitError, "is it running? --server or PEGEL_SERVER names another"},
+		"tenant list --server " + tls:                                     {exitError, tls + " is asked by https:// and speaks http://\n"},
 		"tenant list --server ftp://x":                                    {exitUsage, "--server: is not an http:// or https:// URL"},
 		"tenant list --server " + s.public:                                {exitError, s.public + ": this is the public listener: administration, dashboard and metrics are on the admin listener (PEGEL_ADMIN_LISTEN); name that one with --server or PEGEL_SERVER"},
 		"export --server " + s.public:                                     {exitError, "this is the public listener"},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -177,6 +178,7 @@ func TestDev(t *testing.T) {
 	first := startDev(t, dir, nil)
 	requireTour(t, first.paste(t))
 	requireTour(t, first.paste(t))
+	first.requireProxyIsNamed(t)
 	keys, err := os.Stat(filepath.Join(dir, "keys.json"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), keys.Mode().Perm())
@@ -198,6 +200,17 @@ func TestDev(t *testing.T) {
 	require.NotEqual(t, credentials(first.said), credentials(fresh.said))
 	requireTour(t, fresh.paste(t))
 	fresh.interrupt(t)
+}
+
+// requireProxyIsNamed asks the proxy for what the admin listener has: it wants a caller's credential, and the command must not blame its token.
+func (d *devRun) requireProxyIsNamed(t *testing.T) {
+	t.Helper()
+	found := regexp.MustCompile(`proxy to a demo upstream (http://\S+)`).FindStringSubmatch(d.said)
+	require.Len(t, found, 2)
+	cmd, stderr, wait := process(t, found[1], "tenant", "list")
+	require.NoError(t, cmd.Start())
+	require.Equal(t, exitError, wait())
+	require.Equal(t, "pegel: "+found[1]+" is not the admin listener (PEGEL_ADMIN_LISTEN): name that one with --server or PEGEL_SERVER\n", stderr.String())
 }
 
 // Guarantee: without a Redis server everything works all the same, under a banner that nobody overlooks; a database or

@@ -26,6 +26,9 @@ const (
 	defaultPublic = "http://127.0.0.1:8080"
 )
 
+// callersChallenge is what the listeners for callers, the proxy among them, ask for a credential with.
+const callersChallenge = `Bearer realm="pegel"`
+
 // completeWithin bounds what completion may ask a server: a slow one must not hang a shell.
 const completeWithin = 2 * time.Second
 
@@ -164,7 +167,7 @@ func (r *remote) advise(err error, path string) error {
 		env = publicEnv
 	}
 	switch {
-	case errors.As(err, &away) && !errors.Is(err, context.Canceled):
+	case errors.As(err, &away) && !away.Began && !errors.Is(err, http.ErrSchemeMismatch) && !errors.Is(err, context.Canceled):
 		return fmt.Errorf("%w (is it running? --server or %s names another)", err, env)
 	case !errors.As(err, &refused):
 		return err
@@ -172,6 +175,8 @@ func (r *remote) advise(err error, path string) error {
 		return fmt.Errorf("%s: %s; name that one with --server or %s", refused.Server, refused.Detail, env)
 	case refused.Status == http.StatusUnauthorized && r.public:
 		return fmt.Errorf("no valid credential (wrong, expired or revoked): set %s or --token-file", keyEnv)
+	case refused.Status == http.StatusUnauthorized && refused.Challenge == callersChallenge:
+		return fmt.Errorf("%s is not the admin listener (PEGEL_ADMIN_LISTEN): name that one with --server or %s", refused.Server, env)
 	case refused.Status == http.StatusUnauthorized:
 		return fmt.Errorf("no valid admin token (wrong, expired or revoked): set %s or --token-file", tokenEnv)
 	case refused.Status == http.StatusNotFound:

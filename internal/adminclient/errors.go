@@ -39,6 +39,8 @@ func (e *UnreachableError) Error() string {
 		return fmt.Sprintf("the answer of %s broke off: %v", e.Server, cause)
 	case errors.As(cause, new(x509.UnknownAuthorityError)):
 		return fmt.Sprintf("%s cannot be trusted: %v; if the authority is your own, SSL_CERT_FILE names the file with its certificate", e.Server, cause)
+	case errors.Is(cause, http.ErrSchemeMismatch):
+		return fmt.Sprintf("%s is asked by https:// and speaks http://", e.Server)
 	case errors.Is(cause, io.EOF), strings.Contains(cause.Error(), "malformed HTTP response"):
 		return fmt.Sprintf("%s does not speak this protocol: http:// where it is https://, or the other way round?", e.Server)
 	}
@@ -60,6 +62,8 @@ type RefusedError struct {
 	RetryAfter string `json:"-"`
 	// Listener is X-Pegel-Listener: public or admin, when that one was asked for what the other one has; empty: the right one was.
 	Listener string `json:"-"`
+	// Challenge is WWW-Authenticate: each listener has a realm of its own.
+	Challenge string `json:"-"`
 }
 
 func (e *RefusedError) Error() string {
@@ -99,6 +103,7 @@ func (c *Client) problem(response *http.Response, body []byte) error {
 	case err != nil || p.Code == "":
 		return fmt.Errorf("%s answered %s, not as Pegel does: is it the right address?", c.base, response.Status)
 	}
-	p.Status, p.RetryAfter, p.Listener = response.StatusCode, response.Header.Get("Retry-After"), response.Header.Get("X-Pegel-Listener")
+	p.Status, p.RetryAfter = response.StatusCode, response.Header.Get("Retry-After")
+	p.Listener, p.Challenge = response.Header.Get("X-Pegel-Listener"), response.Header.Get("WWW-Authenticate")
 	return p
 }
