@@ -30,7 +30,7 @@ func TestMidnight(t *testing.T) {
 		offset := &atomic.Int64{}
 		offset.Store(int64(time.Until(at.Add(-time.Minute))))
 		ahead[name] = offset
-		replicas[name] = startReplicaAt(t, func() time.Time { return time.Now().Add(time.Duration(offset.Load())) }, database, "PEGEL_SAMPLE_ALLOWED=1")
+		replicas[name] = startReplicaAt(t, func() time.Time { return time.Now().Add(time.Duration(offset.Load())) }, database, "PEGEL_SAMPLE_ALLOWED=1", "PEGEL_DATABASE_DECISION_TIMEOUT=5s")
 	}
 	one := replicas["last midnight"].ready()
 	plan := "plan-" + random(t)

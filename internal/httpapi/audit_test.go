@@ -151,8 +151,8 @@ func TestAnExportThatPostgresLeavesIsCutAndAnotherIsRefused(t *testing.T) {
 	require.NoError(t, postgresMigrate(t, server.URL()))
 	w := newWorldOn(t, server.URL())
 	big := json.RawMessage(`"` + strings.Repeat("x", 8000) + `"`)
-	for range 12 { // 6,000 entries of 8 kB: more than sockets hold
-		entries := make([]audit.Entry, 500)
+	for range 60 { // 6,000 entries of 8 kB: more than sockets hold; few at a time, each within a deadline
+		entries := make([]audit.Entry, 100)
 		for i := range entries {
 			entries[i] = audit.Entry{Actor: testActor(), Action: "x.y", Resource: "x", Diff: []audit.Change{{Field: "f", To: big}}}
 		}
