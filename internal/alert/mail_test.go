@@ -162,7 +162,7 @@ func TestOneBusyRecipientStopsNobodyForLong(t *testing.T) {
 // A server that takes the connection and is silent ends with ctx, and nothing was sent then.
 func TestSilentMailServerIsLeft(t *testing.T) {
 	t.Parallel()
-	addr, _ := testenv.SilentServer(t)
+	addr := testenv.SilentServer(t).Addr
 	for _, scheme := range []string{"smtp://", "smtps://"} {
 		server, err := alert.ParseMailServer(scheme + addr)
 		require.NoError(t, err)

@@ -273,7 +273,8 @@ func TestOscillatingLoadIsOneMail(t *testing.T) {
 func TestSilentMailServerAndARestartLoseNothing(t *testing.T) {
 	t.Parallel()
 	i := newInstallation(t, 2)
-	addr, stop := testenv.SilentServer(t)
+	silent := testenv.SilentServer(t)
+	addr := silent.Addr
 	i.replicas = []*replica{i.start(0, addr), i.start(1, addr)}
 	i.live(12*time.Minute, constant(1800))
 	for range 3 {
@@ -289,7 +290,7 @@ func TestSilentMailServerAndARestartLoseNothing(t *testing.T) {
 	require.Equal(t, "pending", list.Items[0].Deliveries[0].Status)
 	require.NotEmpty(t, list.Items[0].Deliveries[0].Error)
 
-	stop()
+	silent.Stop()
 	i.mails = testenv.NewMailServer(t, testenv.MailOptions{Addr: addr})
 	i.replicas = []*replica{i.start(2, addr), i.start(3, addr)}
 	i.live(time.Hour, constant(1800))

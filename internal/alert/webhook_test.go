@@ -125,7 +125,7 @@ func TestWebhooksThatFailSayWhetherTheyMayHaveArrived(t *testing.T) {
 		require.NotContains(t, fate.Error, "canary")
 	}
 
-	addr, _ := testenv.SilentServer(t)
+	addr := testenv.SilentServer(t).Addr
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	fate = postURL(ctx, t, "http://"+addr+"/canary")

@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -19,34 +18,13 @@ import (
 // Guarantee: a receiver that accepts connections and never answers slows no request and blocks none, and the end of the process waits no
 // longer for it than 3 s.
 func TestTracesToAHungReceiver(t *testing.T) { //nolint:paralleltest // the exporter reads the environment of the process
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	accepted := make(chan net.Conn, 1000)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- c
-		}
-	}()
-	t.Cleanup(func() {
-		_ = l.Close()
-		<-done
-		close(accepted)
-		for c := range accepted {
-			_ = c.Close()
-		}
-	})
+	silent := testenv.SilentServer(t)
 	otlp := "OTEL_EXPORTER_OTLP_ENDPOINT"
-	t.Setenv(otlp, "http://"+l.Addr().String())
+	t.Setenv(otlp, "http://"+silent.Addr)
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
-	r := startReplica(t, "PEGEL_DATABASE_URL="+testenv.Postgres(t), "PEGEL_REDIS_URL="+testenv.Redis(t), "PEGEL_REDIS_TIMEOUT=5s", otlp+"="+"http://"+l.Addr().String()).ready()
+	r := startReplica(t, "PEGEL_DATABASE_URL="+testenv.Postgres(t), "PEGEL_REDIS_URL="+testenv.Redis(t), "PEGEL_REDIS_TIMEOUT=5s", otlp+"="+"http://"+silent.Addr).ready()
 	_, key := r.tenant(perMinute(100_000))
-	require.Eventually(t, func() bool { return len(accepted) > 0 }, 20*time.Second, 10*time.Millisecond, "an export is under way, and stays so")
+	require.Eventually(t, func() bool { return silent.Accepted() > 0 }, 20*time.Second, 10*time.Millisecond, "an export is under way, and stays so")
 	started := time.Now()
 	var wg sync.WaitGroup
 	var refused atomic.Int64
@@ -79,7 +57,7 @@ func TestTracesToAHungReceiver(t *testing.T) { //nolint:paralleltest // the expo
 
 // Guarantee: what a stranger makes up, a method of gRPC or the state of a trace, is in no span.
 func TestTracesHoldNothingMadeUp(t *testing.T) { //nolint:paralleltest // the exporter reads the environment of the process
-	collected := newReceiver(t)
+	collected := testenv.Traces(t)
 	otlp := "OTEL_EXPORTER_OTLP_ENDPOINT"
 	t.Setenv(otlp, collected.URL)
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
@@ -101,10 +79,9 @@ func TestTracesHoldNothingMadeUp(t *testing.T) { //nolint:paralleltest // the ex
 	r.stop() // sends what waits
 	require.NoError(t, <-r.ended)
 	r.ended <- nil
-	collected.mu.Lock()
-	defer collected.mu.Unlock()
-	require.NotEmpty(t, collected.spans)
-	require.NotContains(t, collected.raw.String(), "canary")
-	require.NotContains(t, collected.raw.String(), "Canary")
-	require.NotContains(t, collected.raw.String(), "CANARY")
+	taken := collected.Taken()
+	require.NotEmpty(t, taken.Spans)
+	for _, canary := range []string{"canary", "Canary", "CANARY"} {
+		require.NotContains(t, taken.Raw, canary)
+	}
 }

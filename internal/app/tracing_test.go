@@ -1,64 +1,21 @@
 package app_test
 
 import (
-	"bytes"
-	"compress/gzip"
-	"io"
 	"net/http"
-	"net/http/httptest"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	traces "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/pegel-dev/pegel/internal/testenv"
 )
 
-// receiver takes traces as a collector does.
-type receiver struct {
-	*httptest.Server
-
-	mu    sync.Mutex
-	spans []*traces.Span
-	raw   bytes.Buffer
-}
-
-func newReceiver(t *testing.T) *receiver {
-	t.Helper()
-	r := &receiver{}
-	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		body := io.Reader(req.Body)
-		if req.Header.Get("Content-Encoding") == "gzip" {
-			body, _ = gzip.NewReader(req.Body)
-		}
-		raw, err := io.ReadAll(body)
-		var export collector.ExportTraceServiceRequest
-		if err != nil || req.URL.Path != "/v1/traces" || proto.Unmarshal(raw, &export) != nil {
-			http.Error(w, "no traces", http.StatusBadRequest)
-			return
-		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.raw.Write(raw)
-		for _, resource := range export.GetResourceSpans() {
-			for _, scope := range resource.GetScopeSpans() {
-				r.spans = append(r.spans, scope.GetSpans()...)
-			}
-		}
-	}))
-	t.Cleanup(r.Close)
-	return r
-}
-
 // Guarantee: a request, its call of Redis and queries of Postgres are traced to an OTLP receiver, the trace of a trusted peer is gone on
 // with, and nothing in a span says who asked for what: no tenant, user, path, query, agent, key or token.
 func TestTraces(t *testing.T) { //nolint:paralleltest // the exporter reads the environment of the process
-	r := newReceiver(t)
+	r := testenv.Traces(t)
 	otlp := "OTEL_EXPORTER_OTLP_ENDPOINT"
 	t.Setenv(otlp, r.URL)
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
@@ -88,11 +45,9 @@ func TestTraces(t *testing.T) { //nolint:paralleltest // the exporter reads the 
 
 	var names map[string]bool
 	require.Eventually(t, func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
 		names = map[string]bool{}
 		traced, redis := false, false
-		for _, span := range r.spans {
+		for _, span := range r.Taken().Spans {
 			names[span.GetName()] = true
 			ours := string(span.GetTraceId()) == "\x4b\xf9\x2f\x35\x77\xb3\x4d\xa6\xa3\xce\x92\x9d\x0e\x0e\x47\x36"
 			traced = traced || ours && span.GetName() == "public POST"
@@ -107,12 +62,11 @@ func TestTraces(t *testing.T) { //nolint:paralleltest // the exporter reads the 
 	}
 	require.True(t, sql, "Postgres is traced: %v", names)
 
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	require.Contains(t, r.raw.String(), "deployment.environment")
+	raw := r.Taken().Raw
+	require.Contains(t, raw, "deployment.environment")
 	for _, secret := range []string{
 		slug, "user-canary", "203.0.113.77", "127.0.0.1", "path-canary", "query-canary", "agent-canary", service, key, adminToken, "pegel:{", "readyz",
 	} {
-		require.NotContains(t, r.raw.String(), secret)
+		require.NotContains(t, raw, secret)
 	}
 }

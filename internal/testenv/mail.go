@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"errors"
 	"io"
 	"math/big"
 	"net"
@@ -221,41 +220,4 @@ func certificate() (tls.Certificate, *tls.Config, error) {
 	pool := x509.NewCertPool()
 	pool.AddCert(leaf)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
-}
-
-// SilentServer accepts connections and never says anything, until stop is called or the test ends.
-func SilentServer(tb testing.TB) (addr string, stop func()) {
-	tb.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	var mu sync.Mutex
-	var conns []net.Conn
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			conns = append(conns, c)
-			mu.Unlock()
-		}
-	}()
-	stop = sync.OnceFunc(func() {
-		_ = listener.Close()
-		<-done
-		mu.Lock()
-		defer mu.Unlock()
-		var errs []error
-		for _, c := range conns {
-			errs = append(errs, c.Close())
-		}
-		_ = errors.Join(errs...)
-	})
-	tb.Cleanup(stop)
-	return listener.Addr().String(), stop
 }

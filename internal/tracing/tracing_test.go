@@ -13,6 +13,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/pegel-dev/pegel/internal/testenv"
 	"github.com/pegel-dev/pegel/internal/tracing"
 )
 
@@ -36,7 +37,7 @@ func TestWhatLeavesInASpan(t *testing.T) { //nolint:paralleltest // the exporter
 	bothProtocols(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		r := newReceiver(t, protocol)
-		p, _ := provider(t, protocol, r.url)
+		p, _ := provider(t, protocol, r.URL)
 		state, err := trace.ParseTraceState("vendor=canary-state")
 		require.NoError(t, err)
 		stranger := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceState: state, Remote: true})
@@ -56,16 +57,15 @@ func TestWhatLeavesInASpan(t *testing.T) { //nolint:paralleltest // the exporter
 		span.End()
 		end(t, p)
 
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		require.NotContains(t, r.raw.String(), "canary")
-		require.Len(t, r.spans, 1)
-		sent := r.spans[0]
+		taken := r.Taken()
+		require.NotContains(t, taken.Raw, "canary")
+		require.Len(t, taken.Spans, 1)
+		sent := taken.Spans[0]
 		require.Equal(t, "public POST", sent.GetName())
 		require.Equal(t, "STATUS_CODE_ERROR", sent.GetStatus().GetCode().String(), "that it failed is told")
 		require.Equal(t, map[string]string{
 			"http.request.method": "POST", "http.response.status_code": "", "db.query.text": "SELECT 1 WHERE slug = $1", "rpc.method": "ShouldRateLimit", "error.type": "503",
-		}, plain(sent.GetAttributes()))
+		}, testenv.TraceAttributes(sent.GetAttributes()))
 		require.Len(t, sent.GetLinks(), 1, "and where it came from")
 		require.Equal(t, byte(1), sent.GetLinks()[0].GetTraceId()[0])
 	})
@@ -78,14 +78,13 @@ func TestTheStandardEnvironment(t *testing.T) { //nolint:paralleltest // the exp
 		r := newReceiver(t, protocol)
 		t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20collector")
 		send := func() map[string]string {
-			p, _ := provider(t, protocol, r.url)
+			p, _ := provider(t, protocol, r.URL)
 			_, span := p.Tracer("test").Start(t.Context(), "x")
 			span.End()
 			end(t, p)
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			require.Equal(t, []string{"Bearer collector"}, r.auth)
-			return r.resource
+			taken := r.Taken()
+			require.Equal(t, []string{"Bearer collector"}, taken.Auth)
+			return taken.Resource
 		}
 		described := send()
 		require.Equal(t, []string{"pegel", "1.2.3", "pegel-1"}, []string{described["service.name"], described["service.version"], described["service.instance.id"]})
@@ -94,10 +93,10 @@ func TestTheStandardEnvironment(t *testing.T) { //nolint:paralleltest // the exp
 		described = send()
 		require.Equal(t, []string{"limits", "1.2.3", "one", "test"},
 			[]string{described["service.name"], described["service.version"], described["service.instance.id"], described["deployment.environment"]})
-		sent := len(r.spans)
+		sent := len(r.Taken().Spans)
 		t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
 		send()
-		require.Len(t, r.spans, sent)
+		require.Len(t, r.Taken().Spans, sent)
 	})
 }
 
@@ -107,7 +106,11 @@ func TestAReceiverThatTakesNothing(t *testing.T) { //nolint:paralleltest // the 
 	bothProtocols(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		for name, receive := range map[string]func(t *testing.T) (url string, reached func() int){
-			"hung": hung,
+			"hung": func(t *testing.T) (string, func() int) {
+				t.Helper()
+				silent := testenv.SilentServer(t)
+				return "http://" + silent.Addr, silent.Accepted
+			},
 			"down": func(t *testing.T) (string, func() int) {
 				t.Helper()
 				return "http://127.0.0.1:1", func() int { return 1 }
@@ -153,14 +156,14 @@ func TestAReceiverThatTakesNothing(t *testing.T) { //nolint:paralleltest // the 
 func TestTheEndHasABound(t *testing.T) { //nolint:paralleltest // the exporters read the environment of the process
 	bothProtocols(t, func(t *testing.T, protocol string) {
 		t.Helper()
-		url, reached := hung(t)
+		silent := testenv.SilentServer(t)
 		t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600000")
 		t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "600000")
 		t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
-		p, _ := provider(t, protocol, url)
+		p, _ := provider(t, protocol, "http://"+silent.Addr)
 		_, span := p.Tracer("test").Start(t.Context(), "x")
 		span.End()
-		require.Eventually(t, func() bool { return reached() > 0 }, 20*time.Second, 10*time.Millisecond, "an export is under way")
+		require.Eventually(t, func() bool { return silent.Accepted() > 0 }, 20*time.Second, 10*time.Millisecond, "an export is under way")
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		ended := make(chan error, 1)
