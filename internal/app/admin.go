@@ -65,7 +65,7 @@ func CreateAdminToken(ctx context.Context, databaseURL Secret, req AdminTokenReq
 	}
 	now := req.Now()
 	t := tenants.AdminToken{ID: cred.ID, Name: tenants.TidyName(req.Name), Role: tenants.Role(req.Role), Hash: cred.Hash, ExpiresAt: req.ExpiresAt}
-	if problems := append(tenants.ValidateAdminToken(&t, now), tenants.ValidateName("/name", t.Name)...); len(problems) > 0 {
+	if problems := tenants.ValidateAdminToken(&t, now); len(problems) > 0 {
 		flag := strings.ReplaceAll(strings.TrimPrefix(problems[0].Pointer, "/"), "_", "-")
 		return "", fmt.Errorf("--%s: %s", flag, problems[0].Message)
 	}

@@ -31,7 +31,7 @@ func (a *admin) CreateKey(c *gin.Context, slug gen.TenantSlug, params gen.Create
 	err := decodeBody(c, &in)
 	key := tenants.APIKey{Name: tenants.TidyName(in.Name), ExpiresAt: readEnd(in.ExpiresAt)}
 	if err == nil {
-		err = invalidConfig(append(tenants.ValidateAPIKey(&key, a.now()), tenants.ValidateName("/name", key.Name)...))
+		err = invalidConfig(tenants.ValidateAPIKey(&key, a.now()))
 	}
 	if err != nil {
 		a.fail(c, err)
@@ -92,7 +92,7 @@ func (a *admin) CreateServiceToken(c *gin.Context, params gen.CreateServiceToken
 		Exempt: convert[ratelimit.Scope](orZero(in.Exempt)), May: convert[tenants.Permission](orZero(in.May)),
 	}
 	if err == nil {
-		err = invalidConfig(append(tenants.ValidateServiceToken(&token, a.now()), tenants.ValidateName("/name", token.Name)...))
+		err = invalidConfig(tenants.ValidateServiceToken(&token, a.now()))
 	}
 	if err != nil {
 		a.fail(c, err)
@@ -149,7 +149,7 @@ func (a *admin) CreateAdminToken(c *gin.Context, params gen.CreateAdminTokenPara
 	err := decodeBody(c, &in)
 	token := tenants.AdminToken{Name: tenants.TidyName(in.Name), Role: tenants.Role(in.Role), ExpiresAt: readEnd(in.ExpiresAt)}
 	if err == nil {
-		err = invalidConfig(append(tenants.ValidateAdminToken(&token, a.now()), tenants.ValidateName("/name", token.Name)...))
+		err = invalidConfig(tenants.ValidateAdminToken(&token, a.now()))
 	}
 	if err != nil {
 		a.fail(c, err)

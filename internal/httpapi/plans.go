@@ -102,7 +102,7 @@ func readPlan(c *gin.Context) (tenants.Plan, error) {
 		return plan, err
 	}
 	plan.SetDefaults()
-	return plan, invalidConfig(append(tenants.ValidatePlan(&plan), tenants.ValidateName("/title", plan.Title)...))
+	return plan, invalidConfig(tenants.ValidatePlan(&plan))
 }
 
 // readPlanInput is the plan that a body describes at a pointer. What is left out stays empty.

@@ -111,7 +111,7 @@ func readTenant(c *gin.Context) (tenants.Tenant, error) {
 		ContactEmail: orZero(in.ContactEmail), Metadata: orZero(in.Metadata),
 	}
 	t.SetDefaults()
-	return t, invalidConfig(append(tenants.ValidateTenant(&t), tenants.ValidateName("/name", t.Name)...))
+	return t, invalidConfig(tenants.ValidateTenant(&t))
 }
 
 func readTenantPatch(c *gin.Context) (tenants.TenantPatch, error) {
@@ -120,10 +120,8 @@ func readTenantPatch(c *gin.Context) (tenants.TenantPatch, error) {
 		return tenants.TenantPatch{}, err
 	}
 	p := tenants.TenantPatch{Plan: in.Plan, ContactEmail: in.ContactEmail}
-	var found []tenants.FieldError
 	if in.Name != nil {
 		p.Name = pointer(tenants.TidyName(*in.Name))
-		found = tenants.ValidateName("/name", *p.Name)
 	}
 	if in.Status != nil {
 		p.Status = pointer(tenants.Status(*in.Status))
@@ -131,7 +129,7 @@ func readTenantPatch(c *gin.Context) (tenants.TenantPatch, error) {
 	if in.Metadata != nil {
 		p.Metadata = pointer(map[string]string(*in.Metadata))
 	}
-	return p, invalidConfig(append(tenants.ValidateTenantPatch(&p), found...))
+	return p, invalidConfig(tenants.ValidateTenantPatch(&p))
 }
 
 func showTenant(t *tenants.Tenant) gen.Tenant {

@@ -326,7 +326,7 @@ func serviceFrom(r *serviceRow) (tenants.ServiceToken, error) {
 		t.May = append(t.May, tenants.Permission(s))
 	}
 	check := tenants.ServiceToken{Name: t.Name, Exempt: t.Exempt, May: t.May}
-	return t, together(err, invalid(tenants.ValidateServiceToken(&check, time.Time{})))
+	return t, together(err, invalid(tenants.ValidateStoredServiceToken(&check, time.Time{})))
 }
 
 func adminFrom(r *adminRow) (tenants.AdminToken, error) {
@@ -336,7 +336,7 @@ func adminFrom(r *adminRow) (tenants.AdminToken, error) {
 		ExpiresAt: end(r.ExpiresAt), RevokedAt: revoked(r.RevokedAt), LastUsedAt: moment(r.LastUsedAt),
 	}
 	check := tenants.AdminToken{Name: t.Name, Role: t.Role}
-	return t, together(err, invalid(tenants.ValidateAdminToken(&check, time.Time{})))
+	return t, together(err, invalid(tenants.ValidateStoredAdminToken(&check, time.Time{})))
 }
 
 // revoked reads the moment of a revocation. Anything but NULL revokes, infinity and times that cannot be shown included.

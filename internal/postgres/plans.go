@@ -246,7 +246,7 @@ func planFrom(row *planRow, limits []planLimitRow) (tenants.Plan, []tenants.Brok
 		}
 		plan.Limits = append(plan.Limits, rule)
 	}
-	if err := together(nulls, invalid(tenants.ValidatePlan(&plan))); err != nil {
+	if err := together(nulls, invalid(tenants.ValidateStoredPlan(&plan))); err != nil {
 		bad = append(bad, broken("plans", fmt.Sprintf("%d (%s)", row.ID, cut(plan.Name)), err))
 	}
 	if len(bad) > 0 {

@@ -200,7 +200,7 @@ func tenantFrom(row *tenantRow) (tenants.Tenant, error) {
 	t.Metadata = metadata
 	why = together(why, err)
 	if row.Plan != nil {
-		why = together(why, invalid(tenants.ValidateTenant(&t)))
+		why = together(why, invalid(tenants.ValidateStoredTenant(&t)))
 	} else {
 		why = together(why, errors.New("its plan does not exist"))
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // TidyName is a name or a title as it is stored: without white space at its ends, which nobody sees and pasting brings along. A text of
-// white space alone stays what it is, for ValidateName to refuse.
+// white space alone stays what it is, for validateName to refuse.
 func TidyName(s string) string {
 	if tidy := strings.TrimSpace(s); tidy != "" {
 		return tidy
@@ -14,9 +14,9 @@ func TidyName(s string) string {
 	return s
 }
 
-// ValidateName checks what is asked of a name or a title as it is written, and not of a stored one: that one has to be read whatever it is.
-// Empty is the length's matter.
-func ValidateName(pointer, s string) []FieldError {
+// validateName checks what is asked of a name or a title as it is written, and not of a stored one (ValidateStored…): that one is served
+// whatever it is called. Empty is the length's matter.
+func validateName(pointer, s string) []FieldError {
 	var f findings
 	switch {
 	case s == "" || !validText(s):

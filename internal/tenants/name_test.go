@@ -25,7 +25,14 @@ func TestNamesAreVisible(t *testing.T) {
 		if want != "" {
 			found = []tenants.FieldError{{Pointer: "/name", Message: want}}
 		}
-		require.Equal(t, found, tenants.ValidateName("/name", name), "%q", name)
+		if name != "" { // that is the length's matter
+			require.Equal(t, found, tenants.ValidateTenant(&tenants.Tenant{Slug: "t", Plan: "p", Status: tenants.Active, Name: name}), "%q", name)
+			require.Equal(t, found, tenants.ValidateTenantPatch(&tenants.TenantPatch{Name: &name}), "%q", name)
+			require.Equal(t, found, tenants.ValidateAPIKey(&tenants.APIKey{Name: name}, time.Time{}), "%q", name)
+			require.Equal(t, found, tenants.ValidateServiceToken(&tenants.ServiceToken{Name: name}, time.Time{}), "%q", name)
+			require.Equal(t, found, tenants.ValidateAdminToken(&tenants.AdminToken{Name: name, Role: tenants.Viewer}, time.Time{}), "%q", name)
+			require.Empty(t, tenants.ValidateStoredTenant(&tenants.Tenant{Slug: "t", Plan: "p", Status: tenants.Active, Name: name}), "a stored one is served: %q", name)
+		}
 	}
 	for written, stored := range map[string]string{" a  b\n": "a  b", "\u00a0x\t": "x", " ": " ", "": ""} {
 		require.Equal(t, stored, tenants.TidyName(written))

@@ -89,6 +89,11 @@ func textWithin(s string, lo, hi int) bool {
 
 // ValidateTenant checks a tenant as it is created. That its plan exists is the repository's to say.
 func ValidateTenant(t *Tenant) []FieldError {
+	return append(ValidateStoredTenant(t), validateName("/name", t.Name)...)
+}
+
+// ValidateStoredTenant checks what a tenant has to be to be served.
+func ValidateStoredTenant(t *Tenant) []FieldError {
 	var f findings
 	f.check(ValidSlug(t.Slug), "/slug", msgSlug)
 	f.tenantFields(&t.Name, &t.Plan, &t.ContactEmail, &t.Status, &t.Metadata)
@@ -99,6 +104,9 @@ func ValidateTenant(t *Tenant) []FieldError {
 func ValidateTenantPatch(p *TenantPatch) []FieldError {
 	var f findings
 	f.tenantFields(p.Name, p.Plan, p.ContactEmail, p.Status, p.Metadata)
+	if p.Name != nil {
+		f = append(f, validateName("/name", *p.Name)...)
+	}
 	return f
 }
 
@@ -153,11 +161,16 @@ func ValidateAPIKey(k *APIKey, now time.Time) []FieldError {
 	var f findings
 	f.check(textWithin(k.Name, 1, MaxNameLength), "/name", msgName)
 	f.expiry(k.ExpiresAt, now)
-	return f
+	return append(f, validateName("/name", k.Name)...)
 }
 
 // ValidateServiceToken checks a service token as it is created.
 func ValidateServiceToken(t *ServiceToken, now time.Time) []FieldError {
+	return append(ValidateStoredServiceToken(t, now), validateName("/name", t.Name)...)
+}
+
+// ValidateStoredServiceToken checks what a service token has to be to be believed.
+func ValidateStoredServiceToken(t *ServiceToken, now time.Time) []FieldError {
 	var f findings
 	f.check(textWithin(t.Name, 1, MaxNameLength), "/name", msgName)
 	seen := map[string]bool{}
@@ -183,6 +196,11 @@ func ValidateServiceToken(t *ServiceToken, now time.Time) []FieldError {
 
 // ValidateAdminToken checks an admin token as it is created.
 func ValidateAdminToken(t *AdminToken, now time.Time) []FieldError {
+	return append(ValidateStoredAdminToken(t, now), validateName("/name", t.Name)...)
+}
+
+// ValidateStoredAdminToken checks what an admin token has to be to be believed.
+func ValidateStoredAdminToken(t *AdminToken, now time.Time) []FieldError {
 	var f findings
 	f.check(textWithin(t.Name, 1, MaxNameLength), "/name", msgName)
 	switch t.Role {

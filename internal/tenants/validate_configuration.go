@@ -46,14 +46,12 @@ func ValidateConfiguration(c *Configuration) []FieldError {
 	for i := range c.Plans {
 		at := fmt.Sprintf("/plans/%d", i)
 		f.within(at, ValidatePlan(&c.Plans[i]))
-		f.within(at, ValidateName("/title", c.Plans[i].Title))
 		once("plan ", c.Plans[i].Name, at+"/name")
 	}
 	for i := range c.Tenants {
 		at := fmt.Sprintf("/tenants/%d", i)
 		t := &c.Tenants[i]
 		f.within(at, ValidateTenant(&t.Tenant))
-		f.within(at, ValidateName("/name", t.Name))
 		once("tenant ", t.Slug, at+"/slug")
 		f.overrides(at+"/overrides", t)
 	}

@@ -78,8 +78,13 @@ func (r *Rule) setDefaults(scope ratelimit.Scope) {
 	}
 }
 
-// ValidatePlan checks a plan after SetDefaults.
+// ValidatePlan checks a plan as it is written, after SetDefaults.
 func ValidatePlan(p *Plan) []FieldError {
+	return append(ValidateStoredPlan(p), validateName("/title", p.Title)...)
+}
+
+// ValidateStoredPlan checks what a plan has to be to be enforced.
+func ValidateStoredPlan(p *Plan) []FieldError {
 	var f findings
 	f.check(ValidSlug(p.Name), "/name", msgSlug)
 	f.check(textWithin(p.Title, 0, MaxNameLength), "/title", msgTitle)

@@ -179,7 +179,7 @@ func TestTenantValidation(t *testing.T) {
 	t.Parallel()
 	good := func() tenants.Tenant {
 		in := tenants.Tenant{
-			Slug: "school-17", Name: "x\r\nBcc: a@evil <b> \u202e 😀", Plan: "light", ContactEmail: "office@example.org", Metadata: map[string]string{"k": "v"},
+			Slug: "school-17", Name: "x Bcc: a@evil <b> \u202e 😀", Plan: "light", ContactEmail: "office@example.org", Metadata: map[string]string{"k": "v"},
 		}
 		in.SetDefaults()
 		return in
@@ -198,6 +198,7 @@ func TestTenantValidation(t *testing.T) {
 		"slug with slash": {"/slug", func(in *tenants.Tenant) { in.Slug = "a/b" }},
 		"no name":         {"/name", func(in *tenants.Tenant) { in.Name = "" }},
 		"megabyte":        {"/name", func(in *tenants.Tenant) { in.Name = strings.Repeat("x", 1<<20) }},
+		"line break":      {"/name", func(in *tenants.Tenant) { in.Name = "x\r\nBcc: a@evil" }},
 		"NUL":             {"/name", func(in *tenants.Tenant) { in.Name = "a\x00b" }},
 		"plan":            {"/plan", func(in *tenants.Tenant) { in.Plan = "a b" }},
 		"status":          {"/status", func(in *tenants.Tenant) { in.Status = "gone" }},
@@ -217,6 +218,9 @@ func TestTenantValidation(t *testing.T) {
 		require.Equal(t, c.pointer, found[0].Pointer, name)
 		require.NotContains(t, found[0].Message+found[0].Pointer, "canary")
 	}
+	stored := good()
+	stored.Name = "x\r\nBcc: a@evil <b> \u202e 😀"
+	require.Empty(t, tenants.ValidateStoredTenant(&stored), "one from before is served")
 	bad := "a\x00"
 	require.Len(t, tenants.ValidateTenantPatch(&tenants.TenantPatch{Name: &bad}), 1)
 	require.Empty(t, tenants.ValidateTenantPatch(&tenants.TenantPatch{}), "what is not named is not checked")
