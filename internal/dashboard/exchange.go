@@ -215,7 +215,7 @@ func (x *exchange) fail(err error) {
 	f := x.failureOf(err)
 	if f.Status == http.StatusServiceUnavailable {
 		x.w.Header().Set("Retry-After", "2")
-		if kept := x.sent(); kept != nil {
+		if kept := x.sent(); kept != nil && x.session != nil { // a sign-in's own form holds a token, and never comes back
 			x.again(f.Status, &againView{Form: kept, Title: "Not saved: Postgres does not answer", Detail: "What you entered is kept on this page. Decisions go on; send it again in a moment."})
 			return
 		}

@@ -31,18 +31,7 @@ type planView struct {
 
 // plans is GET /dashboard/plans.
 func (d *Dashboard) plans(x *exchange) {
-	asked, from := url.Values{"limit": {"50"}}, x.r.URL.Query().Get("cursor")
-	if from != "" {
-		asked.Set("cursor", from)
-	}
-	list := read[gen.Plan](x, "/admin/plans", asked)
-	if list.Next != "" {
-		list.Next = "/dashboard/plans?cursor=" + url.QueryEscape(list.Next)
-	}
-	if from != "" {
-		list.First = "/dashboard/plans"
-	}
-	x.render(http.StatusOK, "plans", "Plans", plansView{Plans: list})
+	x.render(http.StatusOK, "plans", "Plans", plansView{Plans: readPage[gen.Plan](x, "/admin/plans", "50", "/dashboard/plans", "cursor", "")})
 }
 
 // newPlan is GET /dashboard/plans/new.

@@ -32,7 +32,7 @@ type tenantView struct {
 type part[T any] struct {
 	Items []T
 	More  bool // there are more than are shown
-	// Next is where the page after this one begins, First the address of the first one where this is another.
+	// Next is where the page after this one begins, of readPage the address of that page; First is the first one's, where this is another.
 	Next, First string
 	Failure     *failure
 }
@@ -95,7 +95,7 @@ func (x *exchange) showTenant(status int, fresh *created) {
 	if f := x.failed; f != nil && f.Name == "tenant" && f.text("etag") != "" {
 		v.ETag = f.text("etag") // a save that follows must still meet what the administrator saw
 	}
-	v.Keys = x.tenantKeys(slug)
+	v.Keys = readPage[gen.ApiKey](x, tenantPath(slug)+"/keys", "100", tenantPage(slug), "keys", "#keys")
 	v.Overrides = read[gen.Override](x, tenantPath(slug)+"/overrides", url.Values{"limit": {"100"}})
 	v.Audit = read[gen.AuditEntry](x, "/admin/audit", url.Values{"limit": {maxChanges}, "tenant": {slug}})
 	v.History = x.tenantHistory(v.Live.id)
@@ -108,25 +108,6 @@ func (x *exchange) showTenant(status int, fresh *created) {
 	x.show(status, out)
 }
 
-// keysAtOnce is how many API keys of a tenant are shown at a time.
-const keysAtOnce = "100"
-
-// tenantKeys are the API keys of one page of them: ?keys= is where it begins.
-func (x *exchange) tenantKeys(slug string) part[gen.ApiKey] {
-	asked, from := url.Values{"limit": {keysAtOnce}}, x.r.URL.Query().Get("keys")
-	if from != "" {
-		asked.Set("cursor", from)
-	}
-	keys := read[gen.ApiKey](x, tenantPath(slug)+"/keys", asked)
-	if keys.Next != "" {
-		keys.Next = tenantPage(slug) + "?keys=" + url.QueryEscape(keys.Next) + "#keys"
-	}
-	if from != "" {
-		keys.First = tenantPage(slug) + "#keys"
-	}
-	return keys
-}
-
 // maxChanges is how many changes a tenant's page shows.
 const maxChanges = "10"
 
@@ -135,6 +116,23 @@ func read[T any](x *exchange, path string, query url.Values) part[T] {
 	var list page[T]
 	err := x.get(path, query, &list)
 	return part[T]{Items: list.Items, More: list.NextCursor != "", Next: list.NextCursor, Failure: x.failureOf(err)}
+}
+
+// readPage reads so much of a list that is leafed through on the page here, in its section (empty: all of it is). The parameter says where
+// to begin.
+func readPage[T any](x *exchange, path, most, here, parameter, section string) part[T] {
+	asked, from := url.Values{"limit": {most}}, x.r.URL.Query().Get(parameter)
+	if from != "" {
+		asked.Set("cursor", from)
+	}
+	list := read[T](x, path, asked)
+	if list.Next != "" {
+		list.Next = here + "?" + parameter + "=" + url.QueryEscape(list.Next) + section
+	}
+	if from != "" {
+		list.First = here + section
+	}
+	return list
 }
 
 // tenantLive asks the engine how full the tenant's limits are; nothing is consumed.
