@@ -96,8 +96,8 @@ func terminalRows(out io.Writer) func() int {
 	}
 }
 
-// watchTop draws frame over frame until ctx ends, each as high as the terminal is then. A server that was there and is away is no reason to end: the last frame stays, and
-// says so. One that never answered, or refuses the token, is.
+// watchTop draws frame over frame until ctx ends, each as high as the terminal is then. A server that was there and is away is no
+// reason to end: the last frame stays, and says so. One that never answered, or refuses the token, is.
 func watchTop(ctx context.Context, out io.Writer, rows func() int, interval time.Duration, ask func(context.Context) (*adminclient.Answer, error)) error {
 	answer, err := ask(ctx)
 	if err != nil {
