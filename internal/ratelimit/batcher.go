@@ -137,10 +137,9 @@ func (b *Batcher) Decide(ctx context.Context, charges []Charge, out []Outcome) e
 	return b.await(ctx, flight, at, charges, out)
 }
 
-// lead opens a flight. On a machine that has other work it first lets that run: callers that are about to come then fly
-// together instead of one by one. On an idle machine this takes no time.
+// lead opens a flight.
 func (b *Batcher) lead(ctx context.Context, charges []Charge, out []Outcome) error {
-	runtime.Gosched()
+	b.gather()
 	b.mu.Lock()
 	if len(b.waiting) == 0 {
 		b.mu.Unlock()
@@ -156,6 +155,27 @@ func (b *Batcher) lead(ctx context.Context, charges []Charge, out []Outcome) err
 		return b.full(ctx, charges, out)
 	}
 	return b.await(ctx, flight, at, charges, out)
+}
+
+// turns is how often gather may step back: 4 gather what 64 do, and each may last as long as the process has other work.
+const turns = 4
+
+// gather lets other goroutines run before a flight starts, again for as long as that brings it hits: callers that are about
+// to come then fly together. There is no timer; on an idle machine this takes no time.
+func (b *Batcher) gather() {
+	for aboard, turn := 0, 0; turn < turns; turn++ {
+		runtime.Gosched()
+		b.mu.Lock()
+		came := aboard
+		if len(b.waiting) > 0 {
+			came = len(b.waiting[0].seats)
+		}
+		b.mu.Unlock()
+		if came <= aboard {
+			return
+		}
+		aboard = came
+	}
 }
 
 // await waits for the answer to a call that has boarded from the given seat on.
@@ -224,7 +244,7 @@ func (b *Batcher) fly(ctx context.Context, flight *batch) {
 		}
 		close(flight.landed)
 		b.leave(flight)
-		runtime.Gosched() // whom this flight has answered may be about to ask again
+		b.gather() // whom this flight has answered may be about to ask again
 	}
 }
 
