@@ -40,6 +40,7 @@ setup-run:
 
 .PHONY: test
 test: setup c-compiler $(BIN)/gotestsum $(BIN)/caddy ## Run every test, with the race detector and in random order (PKG=./internal/... for some)
+	@go build -race ./... # first, so that tests that watch the time do not share the machine with the compiler
 	$(BIN)/gotestsum --format pkgname -- -race -shuffle=on -timeout 20m -skip '^TestSoak' $(PKG)
 
 # Without one Go says, minutes later, only that cgo is off.

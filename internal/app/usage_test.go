@@ -196,8 +196,8 @@ func assertEventually(t *testing.T, limit time.Duration, ok func() bool) bool {
 // hour's chart; a 429 counts as a service token's only when its own address is refused.
 func TestReplicasSeeEachOtherThroughPostgres(t *testing.T) {
 	t.Parallel()
-	database := "PEGEL_DATABASE_URL=" + testenv.Postgres(t)
-	stays, goes := startReplica(t, database).ready(), startReplica(t, database).ready()
+	settings := []string{"PEGEL_DATABASE_URL=" + testenv.Postgres(t), "PEGEL_DATABASE_DECISION_TIMEOUT=5s"}
+	stays, goes := startReplica(t, settings...).ready(), startReplica(t, settings...).ready()
 	slug, key := stays.tenant(perMinute(1))
 	goes.knows(key)
 	service := stays.service()

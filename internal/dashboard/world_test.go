@@ -114,7 +114,7 @@ func newWorldOn(tb testing.TB, databaseURL string, options ...postgres.Option) *
 	tb.Cleanup(pool.Close)
 	w.pool = pool
 	w.repository = postgres.NewRepository(pool, options...)
-	require.NoError(tb, w.repository.InstallDefaults(tb.Context()))
+	require.NoError(tb, postgres.NewRepository(pool, postgres.WithAnswerWithin(time.Minute)).InstallDefaults(tb.Context()))
 	w.poller = tenants.NewPoller(w.directory, w.repository, tenants.PollerOptions{Clock: w.now, Log: log})
 	w.refresh()
 	w.history = postgres.NewUsageHistory(w.repository)

@@ -175,7 +175,7 @@ func makeWorld(tb testing.TB, databaseURL string, level slog.Level, options ...p
 	require.NoError(tb, err)
 	tb.Cleanup(pool.Close)
 	w.repository = postgres.NewRepository(pool, options...)
-	require.NoError(tb, w.repository.InstallDefaults(tb.Context()))
+	require.NoError(tb, postgres.NewRepository(pool, patient()).InstallDefaults(tb.Context()))
 	w.directory = tenants.NewDirectory(0)
 	w.poller = tenants.NewPoller(w.directory, w.repository, tenants.PollerOptions{Clock: w.clock.now, Log: log})
 	w.refresh()

@@ -137,7 +137,7 @@ func value(r *bufio.Reader) ([]byte, error) {
 func TestEveryWayRedisFails(t *testing.T) {
 	server := testenv.RedisServer(t)
 	l := newLiar(t, server.Addr())
-	f := onServers(t, "redis://"+l.Addr().String(), testenv.Postgres(t), patientBudget)
+	f := onServers(t, "redis://"+l.Addr().String(), testenv.Postgres(t), redisBudget, patientBudget)
 	settles(t, f, ratelimit.SourceRedis)
 
 	says := func(text string) func() { return func() { text := "-" + text + "\r\n"; l.answer.Store(&text) } }
@@ -184,7 +184,7 @@ func TestEveryWayRedisFails(t *testing.T) {
 // Guarantee: SCRIPT FLUSH under load is invisible, and nothing is counted twice.
 func TestScriptFlushUnderLoad(t *testing.T) {
 	server := testenv.RedisServer(t)
-	f := onServers(t, server.URL(), testenv.Postgres(t), patientBudget)
+	f := onServers(t, server.URL(), testenv.Postgres(t), patientBudget, patientBudget)
 	settles(t, f, ratelimit.SourceRedis)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer func() { require.NoError(t, client.Close()) }()
@@ -209,7 +209,7 @@ func TestScriptFlushUnderLoad(t *testing.T) {
 // Guarantee: one key that holds something else harms its own subject only: Postgres counts that one, and the breaker stays closed.
 func TestOneBadKeyOpensNothing(t *testing.T) {
 	server := testenv.RedisServer(t)
-	f := onServers(t, server.URL(), testenv.Postgres(t), patientBudget)
+	f := onServers(t, server.URL(), testenv.Postgres(t), patientBudget, patientBudget)
 	settles(t, f, ratelimit.SourceRedis)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer func() { require.NoError(t, client.Close()) }()

@@ -18,7 +18,7 @@ import (
 func TestALateReplyIsChargedOnce(t *testing.T) {
 	server := testenv.RedisServer(t)
 	l := newLiar(t, server.Addr())
-	through := onServers(t, "redis://"+l.Addr().String(), testenv.Postgres(t), patientBudget)
+	through := onServers(t, "redis://"+l.Addr().String(), testenv.Postgres(t), redisBudget, patientBudget)
 	direct, err := redisstore.New(redisstore.Config{URL: server.URL(), Timeout: 10 * time.Second, Now: time.Now}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, direct.Close()) }()

@@ -25,7 +25,7 @@ const (
 )
 
 // onServers is a failover over a Redis and a Postgres of its own schema, put together as in production.
-func onServers(t *testing.T, redisURL, postgresURL string, postgresBudget time.Duration) *ratelimit.Failover {
+func onServers(t *testing.T, redisURL, postgresURL string, redisBudget, postgresBudget time.Duration) *ratelimit.Failover {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	redis, err := redisstore.New(redisstore.Config{URL: redisURL, Timeout: redisBudget, Now: time.Now}, log)
@@ -105,7 +105,7 @@ func sources(all []timed) map[ratelimit.Source]int {
 // B024, B043: servers that hang, with their sockets open, cost no check more than its budget, from the first one on.
 func TestServersThatHang(t *testing.T) {
 	redis := testenv.RedisServer(t)
-	f := onServers(t, redis.URL(), testenv.Postgres(t), postgresBudget)
+	f := onServers(t, redis.URL(), testenv.Postgres(t), redisBudget, postgresBudget)
 	settles(t, f, ratelimit.SourceRedis)
 
 	require.NoError(t, redis.Pause())
@@ -129,7 +129,7 @@ func TestServersThatHang(t *testing.T) {
 func TestServersThatAreGone(t *testing.T) {
 	redis, postgres := testenv.RedisServer(t), testenv.PostgresServer(t)
 	// This Postgres has no schema, so it is as good as gone: nobody decides but Redis.
-	f := onServers(t, redis.URL(), postgres.URL(), postgresBudget)
+	f := onServers(t, redis.URL(), postgres.URL(), redisBudget, postgresBudget)
 	settles(t, f, ratelimit.SourceRedis)
 	open, local := perMinute("open", 10, ratelimit.FailOpen), perMinute("local", 10, ratelimit.FailLocal)
 	closed := perMinute("closed", 10, ratelimit.FailClosed)
@@ -157,7 +157,7 @@ func TestServersThatAreGone(t *testing.T) {
 func TestServersThatStartLate(t *testing.T) {
 	redis := testenv.RedisServer(t)
 	require.NoError(t, redis.Stop())
-	f := onServers(t, redis.URL(), testenv.Postgres(t), patientBudget)
+	f := onServers(t, redis.URL(), testenv.Postgres(t), redisBudget, patientBudget)
 	settles(t, f, ratelimit.SourcePostgres)
 	admitted := int64(0)
 	for _, d := range barrage(t, f, 100, perMinute("late", 25, ratelimit.FailClosed)) {

@@ -31,16 +31,18 @@ func ownServer(t *testing.T) *devmode.Postgres {
 	return server
 }
 
-// warm decides once on every connection of the pool.
-func warm(t *testing.T, s *pgstore.Store, pool *pgxpool.Pool, c ratelimit.Counter) {
+// warm decides once on every connection of the pool. It is patient: a deadline would cost the pool a connection.
+func warm(t *testing.T, pool *pgxpool.Pool, c ratelimit.Counter) {
 	t.Helper()
+	s := pgstore.New(pool, pgstore.WithTimeout(patient))
 	require.Eventually(t, func() bool {
 		var all sync.WaitGroup
 		for range 2 * pool.Config().MaxConns {
 			all.Go(func() { _ = s.Decide(context.Background(), []ratelimit.Charge{peek(c)}, make([]ratelimit.Outcome, 1)) })
 		}
 		all.Wait()
-		return pool.Stat().TotalConns() >= min(4, pool.Config().MaxConns)
+		stat := pool.Stat()
+		return stat.ConstructingConns() == 0 && stat.TotalConns() >= min(4, pool.Config().MaxConns)
 	}, patient, 10*time.Millisecond)
 }
 
@@ -58,7 +60,7 @@ func TestAHungServerAnswersWithinTheTimeout(t *testing.T) {
 	pool := newPool(t, server.URL(), 4)
 	s := pgstore.New(pool)
 	c := counter(window(ratelimit.SlidingWindowLog, 1_000_000, time.Minute))
-	warm(t, s, pool, c)
+	warm(t, pool, c)
 
 	require.NoError(t, server.Pause())
 	var all sync.WaitGroup
@@ -94,7 +96,7 @@ func TestAStoppedServerIsUnavailableAndComesBack(t *testing.T) {
 	pool := newPool(t, server.URL(), 4)
 	s := pgstore.New(pool)
 	c := counter(window(ratelimit.SlidingWindowLog, 1_000_000, time.Hour))
-	warm(t, s, pool, c)
+	warm(t, pool, c)
 	before := one(t, pgstore.New(pool, pgstore.WithTimeout(patient)), take(7, 1, c)).Counters[0].Used
 
 	require.NoError(t, server.Stop())
@@ -116,7 +118,7 @@ func TestTerminatedSessionsCostAtMostOneErrorEach(t *testing.T) {
 	pool := newPool(t, url, size)
 	s := pgstore.New(pool, pgstore.WithTimeout(patient))
 	c := counter(window(ratelimit.SlidingWindowLog, 1_000_000, time.Hour))
-	warm(t, s, pool, c)
+	warm(t, pool, c)
 
 	for range 3 {
 		admin, err := pgx.Connect(t.Context(), url)
@@ -142,7 +144,7 @@ func TestAReadOnlyServerIsUnavailableAndItsConnectionsGo(t *testing.T) {
 	pool := newPool(t, server.URL(), 4)
 	s := pgstore.New(pool, pgstore.WithTimeout(patient))
 	c := counter(window(ratelimit.SlidingWindowLog, 1_000_000, time.Hour))
-	warm(t, s, pool, c)
+	warm(t, pool, c)
 	admin, err := pgx.Connect(t.Context(), server.URL())
 	require.NoError(t, err)
 	defer admin.Close(context.Background())
@@ -154,7 +156,12 @@ func TestAReadOnlyServerIsUnavailableAndItsConnectionsGo(t *testing.T) {
 	}
 	set("on")
 	require.Eventually(t, func() bool {
-		return s.Decide(t.Context(), []ratelimit.Charge{take(1, 1, c)}, make([]ratelimit.Outcome, 1)) != nil
+		for range 2 * pool.Config().MaxConns { // so that no session is left that has not read the setting
+			if s.Decide(t.Context(), []ratelimit.Charge{take(1, 1, c)}, make([]ratelimit.Outcome, 1)) == nil {
+				return false
+			}
+		}
+		return true
 	}, patient, 10*time.Millisecond)
 	made := pool.Stat().NewConnsCount()
 	for range 20 {
@@ -173,7 +180,7 @@ func TestAWaitForALockEndsOnTheServerAndKeepsTheConnection(t *testing.T) {
 	pool := newPool(t, url, 4)
 	s := pgstore.New(pool)
 	c := counter(window(ratelimit.SlidingWindowLog, 1_000_000, time.Hour))
-	warm(t, s, pool, c)
+	warm(t, pool, c)
 
 	blocker, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
