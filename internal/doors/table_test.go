@@ -105,7 +105,7 @@ func TestOneVerdictThroughEveryDoor(t *testing.T) {
 }
 
 // Guarantee: with both stores down an open limit lets through and says that nobody decided, and a closed one refuses with 503 and
-// Retry-After, through every door: a proxy does not take a closed limit for a Pegel that is away.
+// Retry-After, through every door: a proxy does not take a closed limit for a Pegel that is away. A local one is counted by the replica.
 func TestBothStoresDownThroughEveryDoor(t *testing.T) {
 	t.Parallel()
 	pg, redis := testenv.PostgresServer(t), testenv.RedisServer(t)
@@ -113,14 +113,23 @@ func TestBothStoresDownThroughEveryDoor(t *testing.T) {
 	f.policy()
 	open, openKey := f.tenant(perMinute(10))
 	closed, closedKey := f.tenant(perMinute(10, map[string]any{"on_store_failure": "closed"}))
+	doors := f.doors()
+	local, localKeys := map[string]string{}, map[string]string{}
+	for name := range doors {
+		local[name], localKeys[name] = f.tenant(perMinute(1, map[string]any{"on_store_failure": "local"}))
+	}
 	require.NoError(t, redis.Stop())
 	require.NoError(t, pg.Stop())
-	for name, d := range f.doors() {
+	for name, d := range doors {
 		got := d.ask(t, ask{method: "GET", path: "/", address: randomAddress(t), tenant: open, key: openKey})
 		require.Equal(t, verdict{Says: "allow", Source: "none"}, got, name)
 		got = d.ask(t, ask{method: "GET", path: "/", address: randomAddress(t), tenant: closed, key: closedKey})
 		got.Source = ""
 		require.Equal(t, verdict{Says: "store_unavailable", Retry: true}, got, name)
+		for _, want := range []verdict{allow("1", "0"), refuse("1"), refuse("1")} {
+			want.Source = "memory"
+			require.Equal(t, want, d.ask(t, ask{method: "GET", path: "/", address: randomAddress(t), tenant: local[name], key: localKeys[name]}), name)
+		}
 	}
 	require.NoError(t, pg.Start())
 }
