@@ -28,8 +28,11 @@ func validateName(pointer, s string) []FieldError {
 	return f
 }
 
-// visible is what leaves a mark: letters, digits, signs.
-func visible(r rune) bool { return unicode.IsGraphic(r) && !unicode.IsSpace(r) }
+// visible is what leaves a mark: letters, digits, signs. Fillers and variation selectors count as letters and marks, and are blank.
+func visible(r rune) bool {
+	const brailleBlank = '\u2800'
+	return unicode.IsGraphic(r) && !unicode.IsSpace(r) && r != brailleBlank && !unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
+}
 
 // steering is what moves a cursor or begins a line. Marks of direction are none: names in Arabic and Hebrew need them.
 func steering(r rune) bool { return unicode.In(r, unicode.Cc, unicode.Zl, unicode.Zp) }

@@ -17,6 +17,7 @@ func TestNamesAreVisible(t *testing.T) {
 	for name, want := range map[string]string{
 		"": "", "School 17": "", "Grundschule Übach-Palenberg 🐘": "", "مدرسة\u200f 17": "", "بית\u200e": "", "a\u0301": "", "=1+1": "", "<b>": "", "e\u200dx": "",
 		" ": "must not be only spaces", "\t\n": "must not be only spaces", "\u00a0\u3000": "must not be only spaces", "\u200b\u2060": "must not be only spaces",
+		"\u2800": "must not be only spaces", "\u3164\uffa0": "must not be only spaces", "\ufe0f": "must not be only spaces",
 		"a\nb": "must not hold line breaks or other control characters", "a\x1b[31m": "must not hold line breaks or other control characters",
 		"a\x7f": "must not hold line breaks or other control characters", "a\u0085b": "must not hold line breaks or other control characters",
 		"a\u2028b": "must not hold line breaks or other control characters", "a\tb": "must not hold line breaks or other control characters",
