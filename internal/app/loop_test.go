@@ -42,8 +42,6 @@ func TestTheLoopThroughTheProxy(t *testing.T) {
 				"PEGEL_TRUSTED_PROXIES=127.0.0.1", "PEGEL_PROXY_LISTEN=127.0.0.1:0", "PEGEL_PROXY_UPSTREAM="+upstream.URL).ready()
 			_, loop := r.tenantOn("light")
 			_, other := r.tenantOn("light")
-			r.knows(loop)
-			r.knows(other)
 
 			ctx, over := context.WithCancel(t.Context())
 			var quiet sync.WaitGroup

@@ -185,7 +185,8 @@ func (r *replica) tenant(limits ...map[string]any) (slug, key string) {
 	return r.tenantOn(plan)
 }
 
-// tenantOn creates a tenant with a random name on a plan that exists. It returns the slug and an API key.
+// tenantOn creates a tenant with a random name on a plan that exists. It returns the slug and an API key, which this replica knows: on a
+// busy machine that may come later than the answer that made it.
 func (r *replica) tenantOn(plan string) (slug, key string) {
 	r.t.Helper()
 	slug = "t-" + random(r.t)
@@ -193,6 +194,7 @@ func (r *replica) tenantOn(plan string) (slug, key string) {
 	created := r.administer(http.StatusCreated, http.MethodPost, "/admin/tenants/"+slug+"/keys", map[string]any{"name": "test"})
 	key, ok := created["secret"].(string)
 	require.True(r.t, ok, "%v", created)
+	r.knows(key)
 	return slug, key
 }
 

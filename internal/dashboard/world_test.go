@@ -99,9 +99,12 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
+// patient is for what is not about how long Postgres takes.
+func patient() postgres.Option { return postgres.WithAnswerWithin(time.Minute) }
+
 func newWorld(tb testing.TB) *world {
 	tb.Helper()
-	return newWorldOn(tb, testenv.Postgres(tb), postgres.WithAnswerWithin(time.Minute))
+	return newWorldOn(tb, testenv.Postgres(tb), patient())
 }
 
 func newWorldOn(tb testing.TB, databaseURL string, options ...postgres.Option) *world {
@@ -114,7 +117,7 @@ func newWorldOn(tb testing.TB, databaseURL string, options ...postgres.Option) *
 	tb.Cleanup(pool.Close)
 	w.pool = pool
 	w.repository = postgres.NewRepository(pool, options...)
-	require.NoError(tb, postgres.NewRepository(pool, postgres.WithAnswerWithin(time.Minute)).InstallDefaults(tb.Context()))
+	require.NoError(tb, postgres.NewRepository(pool, patient()).InstallDefaults(tb.Context()))
 	w.poller = tenants.NewPoller(w.directory, w.repository, tenants.PollerOptions{Clock: w.now, Log: log})
 	w.refresh()
 	w.history = postgres.NewUsageHistory(w.repository)
